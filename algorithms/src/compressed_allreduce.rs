@@ -78,7 +78,7 @@
 //!
 //! Use it with SGD, with or without momentum. Replicas stay bit-identical. State: e, of the size of the bucket, and r ·
 //! (rows + columns) elements per matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows
-//! and of 4 (r Σ columns + the elements of uncompressed tensors), each with 2(n−1)/n times its size, or n−1 times if n
+//! and of 4 (r Σ columns + uncompressed elements), each with 2(n−1)/n times its size, or n−1 times if n
 //! times its size is 64 KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain
 //! steps. Trigram: centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical
 //! low-rank gradient compression for distributed optimization", NeurIPS 2019.

@@ -1,4 +1,4 @@
-//! Dion against one machine's steps with the mean gradient in f64 and against singular vectors.
+//! Dion against steps of one machine with the mean gradient in f64, and against singular vectors.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::dion::Dion;
@@ -19,7 +19,7 @@ fn noise(what: usize) -> f32 {
     (word >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Matrix of one machine, row by row, with all in f64 and no low rank anywhere but in the rule.
+/// Matrix of one machine, in row-major order, in f64 and without low rank except in the rule.
 struct Single {
     rows: usize,
     cols: usize,
@@ -48,7 +48,7 @@ impl Single {
         Single { rows, cols, momentum: vec![0.0; rows * cols], right: (0..rank).map(column).collect() }
     }
 
-    /// Returns the direction of a step with a gradient.
+    /// Returns the direction of a step for a gradient.
     fn step(&mut self, gradient: &[f64], momentum: f64) -> Vec<f64> {
         let Single { rows, cols, momentum: m, right } = self;
         m.iter_mut().zip(gradient).for_each(|(m, g)| *m += g);
@@ -77,7 +77,7 @@ impl Single {
 
 #[test]
 fn its_steps_are_those_of_one_machine_with_the_mean_gradient() {
-    // A matrix in factors of rank 3, one of three dimensions in factors of rank 2, one whose factors are no smaller,
+    // A matrix in factors of rank 3, one of three dimensions in factors of rank 2, one whose factors are not smaller,
     // and a vector.
     let shapes = [vec![8, 6], vec![4, 3, 5], vec![4, 4], vec![7]];
     let dion = Dion { fraction: 0.5, momentum: 0.8, beta1: 0.7, beta2: 0.6 };
@@ -142,7 +142,7 @@ fn at_full_rank_a_lasting_gradient_is_stepped_along_its_singular_vectors() {
     }
 }
 
-/// Returns the length of the momentum that a rank has.
+/// Returns the length of the momentum of a rank.
 fn momentum(trainer: &mut Trainer<f32>) -> Result<f64> {
     let record = trainer.engine().checkpoint().save()?;
     let saved = record.tensors().find(|(name, _)| name.ends_with("momentum")).unwrap().1;
@@ -152,8 +152,8 @@ fn momentum(trainer: &mut Trainer<f32>) -> Result<f64> {
 
 #[test]
 fn momenta_of_ranks_that_differ_for_long_do_not_grow() {
-    // Every rank is drawn to a minimum of its own, 100 from the mean's: so much a step each would grow, were the mean
-    // of R taken from it.
+    // Every rank has its own minimum, 100 away from that of the mean: its momentum would grow by that in each step if
+    // the mean of R were subtracted.
     let grown = spawn(TransportKind::Thread, 3, |comm| {
         let initial = [vec![0.0f32; 240]];
         let shape = [vec![12, 20]];
@@ -192,7 +192,7 @@ fn without_a_gradient_nothing_moves_and_what_comes_later_is_followed() {
     let still = Run { steps: 3, shape: vec![6, 5], ..run };
     assert_eq!(still.train(made(Dion::default()), gradient)[0], [0.0; 30]);
     let moved = Run { steps: 4, ..still }.train(made(Dion::default()), gradient).remove(0);
-    // Of rank 1: a step of length √(rows / columns).
+    // For rank 1: a step of length √(rows / columns).
     let length = moved.iter().map(|x| x * x).sum::<f32>().sqrt();
     assert!((length - 0.1 * 1.2f32.sqrt()).abs() < 1e-5, "{length}");
 }

@@ -1,5 +1,5 @@
-//! The tests of the algorithms and of the engine, one module a subject; those of one function are with its code. They are
-//! one program, since linking takes longer than compiling.
+//! The tests of the algorithms and of the engine, one module per subject; those of one function are with its code. They
+//! are one program, since linking takes longer than compiling.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

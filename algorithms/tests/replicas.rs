@@ -1,4 +1,4 @@
-//! Trains a model that is one tensor on several ranks, and compares what becomes of it.
+//! Trains a model of one tensor on several ranks, and compares the results.
 
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, TransportKind};
@@ -6,7 +6,7 @@ use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, Optimizer, Sgd};
 use std::sync::{Arc, Barrier};
 
-/// An algorithm, as its tests make it.
+/// An algorithm, as its tests create it.
 pub(crate) type Made = AnyAlgorithm;
 
 /// A training.
@@ -14,7 +14,7 @@ pub(crate) struct Run<T> {
     pub(crate) transport: TransportKind,
     pub(crate) ranks: usize,
     pub(crate) shape: Vec<usize>,
-    /// Every element's.
+    /// Initial value of every element.
     pub(crate) initial: T,
     pub(crate) optimizer: Arc<dyn Optimizer>,
     /// γ of each step.
@@ -37,7 +37,7 @@ impl<T: Element + Default> Default for Run<T> {
 }
 
 impl<T: Element> Run<T> {
-    /// Every rank's replica after gradients of `gradient(rank, step, x)`.
+    /// The replica of every rank after gradients of `gradient(rank, step, x)`.
     pub(crate) fn train(
         &self,
         algorithm: impl Fn() -> Made + Sync,
@@ -64,8 +64,8 @@ impl<T: Element> Run<T> {
         Trainer::with_shapes(comm, algorithm, setup, &initial, std::slice::from_ref(&self.shape))
     }
 
-    /// What every rank says of its first steps with these gradients, of which one is an error: where the device works
-    /// late, and ranks read each other's memory, a refusal is known a step later.
+    /// The errors of every rank in its first steps with these gradients, one of which is invalid. On a late device, and
+    /// if ranks read each other's memory, an error is known one step later.
     pub(crate) fn refused(
         &self,
         algorithm: impl Fn() -> Made + Sync,
@@ -86,7 +86,7 @@ impl<T: Element> Run<T> {
     }
 }
 
-/// Fails unless every rank says that rank 1 has met NaN. That rank's device tells of the element instead.
+/// Fails unless every rank reports that rank 1 has met NaN. The device of that rank reports the element instead.
 pub(crate) fn blame_rank_1(errors: &[String]) {
     for (rank, error) in errors.iter().enumerate() {
         let is_told_by_device = rank == 1 && error.contains("on cuda:") && error.contains("is NaN");
@@ -94,17 +94,17 @@ pub(crate) fn blame_rank_1(errors: &[String]) {
     }
 }
 
-/// Where the minimum of rank's ½‖x − target‖² is.
+/// The minimum of ½‖x − target‖² on `rank`.
 pub(crate) fn target(rank: usize, at: usize) -> f32 {
     ((at * 7 + rank * 31) % 23) as f32 - 11.0
 }
 
-/// The gradient of that.
+/// Its gradient.
 pub(crate) fn pull(rank: usize, _: usize, x: &[f32]) -> Vec<f32> {
     x.iter().enumerate().map(|(at, x)| x - target(rank, at)).collect()
 }
 
-/// The minimum of all ranks' together.
+/// The minimum of the mean over all ranks.
 pub(crate) fn optimum(ranks: usize, elements: usize) -> Vec<f32> {
     let mean = |at| (0..ranks).map(|rank| target(rank, at)).sum::<f32>() / ranks as f32;
     (0..elements).map(mean).collect()
@@ -116,7 +116,7 @@ pub(crate) fn furthest<T: Copy + Into<f64>>(found: &[T], expected: &[T]) -> f64 
     differences.fold(0.0, |largest, x| if x > largest || x.is_nan() { x } else { largest })
 }
 
-/// Bytes of top-k's message for `elements`, as the headers have it.
+/// Bytes of a top-k message for `elements` elements, as in the headers.
 pub(crate) fn top_k_bytes(elements: usize, fraction: f64) -> usize {
     let k = (elements as f64 * fraction).ceil() as usize;
     let low = (elements / k).ilog2() as usize;

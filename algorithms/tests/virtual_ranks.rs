@@ -1,11 +1,11 @@
-//! Ranks as threads of one world with a virtual clock, of which one runs at a time, in an order that follows from what
-//! they wait for.
+//! Ranks as threads of one world with a virtual clock; one of them runs at a time, in an order that depends only on
+//! their waits.
 
 use hexagram_algorithms::logical::runtime::{self, VirtualTime};
 use hexagram_algorithms::logical::{Communicator, Result, World};
 use std::sync::mpsc::channel;
 
-/// Runs `body` on every rank, and returns what each returns, in their order. A rank that panics fails the test.
+/// Runs `body` on every rank, and returns the results in rank order. A rank that panics fails the test.
 pub(crate) fn in_virtual_time<R: Send + 'static>(
     ranks: usize,
     body: impl Fn(&Communicator) -> Result<R> + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! AD-PSGD: what averages keep, that replicas meet, that nobody waits for a slow rank.
+//! AD-PSGD: averages preserve the mean, replicas converge, and no rank waits for a slow one.
 
 use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::logical::testing::{cases, spawn, transports};
@@ -11,7 +11,7 @@ fn trainer(comm: &Communicator, algorithm: AdPsgd, begin: Vec<f64>) -> Result<Tr
     Trainer::new(comm, Arc::new(algorithm), Setup::default(), &[begin])
 }
 
-/// Every rank's first parameters.
+/// The initial parameters of every rank.
 fn gathered(comm: &Communicator, trainer: &Trainer<f64>) -> Vec<Vec<f64>> {
     let mine = trainer.parameters().unwrap().remove(0);
     let mut all = vec![0.0; mine.len() * comm.size()];
@@ -19,7 +19,7 @@ fn gathered(comm: &Communicator, trainer: &Trainer<f64>) -> Vec<Vec<f64>> {
     all.chunks(mine.len()).map(<[f64]>::to_vec).collect()
 }
 
-/// Gradients that do not depend on where the replicas are, and differ between them.
+/// Gradients that differ between replicas, but do not depend on their parameters.
 fn gradient(rank: usize, step: usize, at: usize) -> f64 {
     ((rank * 31 + step * 13 + at * 7) % 101) as f64 / 101.0 - 0.5
 }
@@ -57,7 +57,7 @@ fn nobody_waits_for_a_rank_that_stands_still() {
         for ranks in [2, 5] {
             let replicas =
                 super::laggard::replicas(transport, ranks, 60, || AdPsgd::default().into()).unwrap();
-            // Between the minima, and as far beyond as steps with gradients of before an average lead.
+            // Between the minima, or beyond them by the steps with gradients from before an average.
             let bounds = -0.5..=(ranks - 1) as f32 + 0.5;
             assert!(replicas.iter().flatten().all(|x| bounds.contains(x)), "{transport} × {ranks}");
         }

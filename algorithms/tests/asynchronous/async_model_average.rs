@@ -1,4 +1,5 @@
-//! The asynchronous model average: what it keeps, that nobody waits for a slow rank, and how it is aborted and resumed.
+//! The asynchronous model average: it preserves the mean, no rank waits for a slow one, and it can be aborted and
+//! resumed.
 
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts, transports};
@@ -15,7 +16,7 @@ fn trainer(comm: &Communicator, algorithm: AsyncModelAverage, begin: Vec<f64>) -
     Trainer::new(comm, Arc::new(algorithm), Setup::default(), &[begin])
 }
 
-/// The mean over ranks of every element, and how far ranks are apart.
+/// The mean of every element over ranks, and the largest distance between ranks.
 fn mean(comm: &Communicator, mine: &[f64]) -> (Vec<f64>, f64) {
     let mut all = vec![0.0; mine.len() * comm.size()];
     comm.blocking().all_gather(mine, &mut all).unwrap();
@@ -27,7 +28,7 @@ fn mean(comm: &Communicator, mine: &[f64]) -> (Vec<f64>, f64) {
     (mean, apart)
 }
 
-/// Gradients that do not depend on where the replicas are, and differ between them.
+/// Gradients that differ between replicas, but do not depend on their parameters.
 fn gradient(rank: usize, step: usize, at: usize) -> f64 {
     ((rank * 31 + step * 13 + at * 7) % 101) as f64 / 101.0 - 0.5
 }
@@ -64,7 +65,7 @@ fn keeps_the_mean(comm: &Communicator, engine: EngineOptions) -> Result<()> {
 fn nobody_waits_for_a_rank_that_stands_still() {
     for transport in transports() {
         let replicas = super::laggard::replicas(transport, 4, 300, || EAGER.into()).unwrap();
-        // An average between the minima, and what a rank has added meanwhile, from one of them to another at most.
+        // An average between the minima, plus the updates of a rank meanwhile: at most the distance between two minima.
         assert!(replicas.iter().flatten().all(|x| (-3.0..=6.0).contains(x)), "{transport}");
     }
 }
@@ -76,7 +77,7 @@ fn replicas_meet_near_the_common_minimum() {
         let mut trainer = trainer(&comm, EAGER, vec![0.7; 10])?;
         for _ in 0..400 {
             trainer.step(|_, x| problem.gradient(comm.rank(), x))?;
-            // Replicas would go to the minimum of whoever is left to step at the end.
+            // Otherwise replicas would move to the minimum of the rank that steps last.
             comm.blocking().barrier()?;
         }
         // From here on only averages change anything.
@@ -88,7 +89,7 @@ fn replicas_meet_near_the_common_minimum() {
             }
             let (mean, apart) = mean(&comm, &trainer.parameters()?[0]);
             if apart == 0.0 {
-                // How near depends on when averages have come.
+                // The distance depends on the times at which averages arrived.
                 assert!((mean[0] - 0.75).abs() < 1.5, "{}", mean[0]);
                 return trainer.engine().settle();
             }

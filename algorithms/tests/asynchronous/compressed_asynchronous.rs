@@ -1,5 +1,5 @@
-//! The asynchronous algorithms, in full and in low precision, in many random orders of events: what they keep whatever
-//! the order. And of those in low precision: that replicas come together, and their options.
+//! The asynchronous algorithms, in full and in low precision, in many random orders of events: the invariants of every
+//! order. For those in low precision: replicas converge; and their options.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::ad_psgd::AdPsgd;
@@ -30,7 +30,7 @@ pub(crate) fn draw(words: &[u64], below: u64) -> u64 {
     words.iter().fold(0, |hash, word| mix(hash ^ word)) % below
 }
 
-/// Gradient of a rank in a step, of which nothing depends on the replica: what the replicas' mean must become is known.
+/// Gradient of a rank in a step. It does not depend on the replica, so the final mean of the replicas is known.
 fn gradient(rank: usize, order: u64, step: u64) -> Vec<f32> {
     let of = |at| draw(&[rank as u64, order, step, at], 257) as f32 / 128.0 - 1.0;
     (0..ELEMENTS as u64).map(of).collect()
@@ -45,7 +45,7 @@ fn means(comm: &Communicator, own: &[f32]) -> Vec<f64> {
     (0..own.len()).map(mean).collect()
 }
 
-/// Returns this rank's replica, with what its pushes have lost so far where its algorithm remembers it.
+/// Returns the replica of this rank, including the error of its pushes so far, if its algorithm stores it.
 fn owned(trainer: &mut Trainer<f32>) -> Result<Vec<f32>> {
     let mut replica = trainer.parameters()?.remove(0);
     if trainer.engine().algorithm().name() == "compressed-ssp" {
@@ -58,9 +58,9 @@ fn owned(trainer: &mut Trainer<f32>) -> Result<Vec<f32>> {
     Ok(replica)
 }
 
-/// Trains in random orders, one after another: in each, ranks make one to four steps that take
-/// them random times, and settle. After each order the mean of the replicas, with what ranks still have to push, is
-/// that of all steps, as computed beside in f64.
+/// Trains in random orders, one after another: in each, ranks make one to four steps that take random times, and
+/// settle. After each order the mean of the replicas, including unsent pushes, equals that of all steps, computed in
+/// f64.
 pub(crate) fn train(
     comm: &Communicator,
     algorithm: AnyAlgorithm,
@@ -75,7 +75,7 @@ pub(crate) fn train(
         let steps = |rank: usize| 1 + draw(&[order, rank as u64], 4);
         for step in 0..steps(comm.rank()) {
             runtime::sleep(Duration::from_micros(draw(&[7, order, step, comm.rank() as u64], 300)));
-            // Signs change with the order, so that nothing grows, and rounding stays small.
+            // Signs change with the order, so that values stay small, and so does rounding.
             let sign = if order % 2 == 0 { 1.0 } else { -1.0 };
             trainer.step(|_, _| gradient(comm.rank(), order / 2, step).iter().map(|g| sign * g).collect())?;
         }
@@ -95,7 +95,7 @@ pub(crate) fn train(
     Ok(())
 }
 
-/// Runs [`train`] in virtual time, where the order of events follows from the random times alone.
+/// Runs [`train`] in virtual time, where the order of events depends only on the random times.
 fn in_random_orders(algorithm: impl Into<AnyAlgorithm>, tolerance: f64) {
     let algorithm = algorithm.into();
     in_virtual_time(RANKS, move |comm| train(comm, algorithm.clone(), 0..orders(), tolerance));
@@ -112,7 +112,7 @@ fn async_model_average_keeps_the_mean_in_any_order() {
 
 #[test]
 fn compressed_async_model_average_keeps_the_mean_in_any_order() {
-    // 8.7e-5 after 100 and 2.3e-3 after 1,000, where an owner's sums and the ranks' drift apart.
+    // 8.7e-5 after 100 and 2.3e-3 after 1,000, where the sums of an owner and of the ranks drift apart.
     let tolerance = (2e-7 * orders() as f64).min(1e-4);
     in_random_orders(AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::compressed() }, tolerance);
     let coarse = AsyncModelAverage { codec: Some(top_k()), approach: 0.1, interval: 0.0, warm_up: 0 };
@@ -126,7 +126,7 @@ fn ssp_loses_no_push_in_any_order() {
 
 #[test]
 fn compressed_ssp_owes_what_its_pushes_lost_in_any_order() {
-    // What a pull loses, its rank does not push: the change is the optimizer's on top of what was pulled.
+    // The error of a pull is not pushed: the change is that of the optimizer, relative to the pulled values.
     in_random_orders(Ssp { codec: Some(top_k()), ..Ssp::default() }, 1e-4);
     in_random_orders(Ssp::compressed(), 1e-4);
 }
@@ -166,7 +166,7 @@ fn replicas_come_near_the_common_minimum_and_each_other() {
         });
         for (worst, apart) in distances {
             assert!(worst < 0.5, "{name}: the mean is {worst} from the minimum");
-            // Alone, they would be √(1.25 · 50) = 7.9 apart.
+            // Without communication, they would be √(1.25 · 50) = 7.9 apart.
             assert!(apart < 4.0, "{name}: {apart} apart");
         }
     }
@@ -207,7 +207,7 @@ fn options_and_elements_that_do_not_fit_are_refused_in_a_line() {
         assert_eq!(error.lines().count(), 1, "{error}");
         error
     }
-    // Error feedback would add up what such a codec loses: it may be more than there was.
+    // Error feedback would accumulate the error of such a codec, which can exceed the input.
     let error = refused(&registry::named("ssp(codec=qsgd(levels=1))").unwrap(), 0.0f32);
     assert!(error.starts_with("codec of ssp is qsgd") && error.contains("would add it up"), "{error}");
     for algorithm in compressed() {

@@ -1,4 +1,4 @@
-//! A training in which one rank stands still, or ends early: who waits for it is found out without a clock.
+//! A training in which one rank stops or ends early: which ranks wait for it is determined without a clock.
 
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::testing::{spawn, transports};
@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-/// Steps of the rank that stands still before it does.
+/// Steps of the stopped rank before it stops.
 const BEFORE: usize = 3;
 
 /// Trains with rank 1 stopped in the middle of a step until each other rank has made `steps`, settles, and returns the
@@ -47,10 +47,10 @@ pub(crate) fn replicas(
     })
 }
 
-/// Trains on three ranks until rank 2 returns with an error of its own.
+/// Trains on three ranks until rank 2 returns with its own error.
 ///
 /// # Panics
-/// Unless the others end with an error that says why.
+/// Unless the others end with an error that gives the reason.
 pub(crate) fn ends_early(algorithm: impl Fn() -> AnyAlgorithm + Sync) {
     for transport in transports() {
         let all_begun = Barrier::new(3);
@@ -59,7 +59,7 @@ pub(crate) fn ends_early(algorithm: impl Fn() -> AnyAlgorithm + Sync) {
             trainer.step(|_, x| x.to_vec())?;
             all_begun.wait();
             if comm.rank() == 2 {
-                // As `?` does on an error of the program's own.
+                // As `?` does for an error of the program.
                 return Err(Error::usage("there is no more data", "get some"));
             }
             loop {

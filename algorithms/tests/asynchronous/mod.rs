@@ -1,5 +1,5 @@
-//! Algorithms whose ranks do not wait for each other: what they keep whatever the order, and the bytes of their
-//! headers. Each file is a module here.
+//! Algorithms whose ranks do not wait for each other: their invariants in every order, and the bytes of their headers.
+//! Each file is a module here.
 
 mod ad_psgd;
 mod async_model_average;

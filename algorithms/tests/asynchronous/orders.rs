@@ -1,5 +1,5 @@
-//! Asynchronous algorithms in many orders of events, on simulated ranks: what AD-PSGD contracts, how far apart SSP lets
-//! ranks be, and the mean that all of them keep. A seed is an order: of steps' times, and of messages'.
+//! Asynchronous algorithms in many orders of events, on simulated ranks: the contraction of AD-PSGD, the staleness of
+//! SSP, and the mean that all of them preserve. A seed determines the order of steps and messages.
 
 use super::compressed_asynchronous::{draw, train};
 use hexagram_algorithms::ad_psgd::AdPsgd;
@@ -22,24 +22,24 @@ fn uniform(words: &[u64]) -> f64 {
     (draw(words, 1 << 40) as f64 + 0.5) / (1u64 << 40) as f64
 }
 
-/// Trainer of one parameter that plain SGD steps with learning rate 1.
+/// Trainer of one parameter, with plain SGD and learning rate 1.
 fn trainer(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, begin: Vec<f32>) -> Result<Trainer<f32>> {
     let setup = Setup { learning_rate: 1.0, optimizer: Arc::new(Sgd::default()), ..Setup::default() };
     Trainer::new(comm, algorithm, setup, &[begin])
 }
 
-/// Replica of one rank before and after its averages, and how many it began.
+/// Replica of one rank before and after its averages, and the number of averages that it began.
 struct Averaged {
     before: Vec<f32>,
     after: Vec<f32>,
     begun: i32,
 }
 
-/// Lets a rank's replica differ from the others', and then only averages change it: at random times, by a Poisson
-/// process of one in 10 ms, until a time is over.
+/// Makes the replica of a rank different from the others; then only averages change it: at random times, by a Poisson
+/// process with a mean interval of 10 ms, for `seconds`.
 fn average(comm: &Communicator, seed: u64, seconds: f64) -> Result<Averaged> {
     let rank = comm.rank() as u64;
-    // Replicas come to differ in a step without an average, and are opened again in another.
+    // Replicas become different in a step without an average, and are opened again in another step.
     let mut trainer = trainer(comm, AdPsgd { interval: 3, seed, codec: None }, vec![0.0; 8])?;
     trainer.step(|_, x| vec![0.0; x.len()])?;
     trainer.step(|_, x| (0..x.len() as u64).map(|at| uniform(&[seed, rank, at]) as f32 - 0.5).collect())?;
@@ -74,7 +74,8 @@ fn apart(ranks: &[Averaged], replica: impl Fn(&Averaged) -> &[f32]) -> f64 {
     (0..replica(&ranks[0]).len()).map(squares).sum()
 }
 
-/// The mixing matrix W of an average of two ranks has E WᵀW = E W = I − (I − 11ᵀ/n) / (n − 1), if each pair is as likely.
+/// The mixing matrix W of an average of two ranks has E WᵀW = E W = I − (I − 11ᵀ/n) / (n − 1), if all pairs are equally
+/// likely.
 #[test]
 fn ad_psgd_contracts_as_its_mixing_matrix_does_in_the_mean() {
     const RANKS: usize = 4;
@@ -95,8 +96,8 @@ fn ad_psgd_contracts_as_its_mixing_matrix_does_in_the_mean() {
     assert!(deviation.abs() < 4.0 * error, "{deviation} ± {error} off {}", mean(&expected));
 }
 
-/// Steps with rank r's element r growing by 1 in each of its steps, so that what it pulls tells how far all are; returns
-/// how far this rank was ahead of the slowest that it knew of.
+/// Makes steps in which element r of rank r grows by 1, so that pulled values show the progress of all ranks; returns
+/// by how many steps this rank was ahead of the slowest one it saw.
 fn steps_ahead(comm: &Communicator, staleness: u64, order: u64) -> Result<u64> {
     const STEPS: u64 = 12;
     let rank = comm.rank();

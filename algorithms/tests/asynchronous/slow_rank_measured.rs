@@ -1,4 +1,4 @@
-//! What one slow rank costs the others, by algorithm. Prints; asserts nothing of speed. On a quiet machine, run
+//! The cost of one slow rank to the others, by algorithm. Prints results; asserts no speed. On a quiet machine, run
 //!
 //! ```text
 //! cargo test --release -p hexagram-algorithms --test tests -- --ignored --nocapture measured
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 4;
 const STEPS: usize = 100;
-/// What a step computes. It is spent asleep, so that the ranks can be more than the processors.
+/// Duration of the computation of a step. It sleeps, so that there can be more ranks than processors.
 const STEP: Duration = Duration::from_millis(20);
 const SLOWER: u32 = 5;
 /// 256 KiB of f32.
 const ELEMENTS: usize = 1 << 16;
 
-/// Steps a second of the slowest but rank 1, which is [`SLOWER`].
+/// Steps per second of the slowest rank except rank 1, which is [`SLOWER`].
 fn speed(algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)) -> f64 {
     let done = AtomicUsize::new(0);
     let keeps_step = algorithm().name() == "gradient-allreduce";
@@ -37,7 +37,7 @@ fn speed(algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)) -> f64 {
                 vec![1e-3; x.len()]
             })
         };
-        // The first makes the algorithm's states, and all ranks begin the next together.
+        // The first step creates the states of the algorithm, and all ranks begin the next one together.
         step(&mut trainer)?;
         comm.blocking().barrier()?;
         let started = Instant::now();

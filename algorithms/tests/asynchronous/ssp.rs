@@ -1,4 +1,4 @@
-//! SSP against synchronous SGD, how far ranks may be apart, what settling leaves.
+//! SSP against synchronous SGD, its bound on staleness, and the state after a settle.
 
 use hexagram_algorithms::logical::testing::{cases, spawn, transports};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
@@ -16,20 +16,20 @@ fn trainer(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, rate: f64) -
     Trainer::new(comm, algorithm, setup, &[begin])
 }
 
-/// Rank r's gradient of (x − r)²/2.
+/// The gradient of (x − r)²/2 on rank r.
 fn gradient(comm: &Communicator, x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| x - comm.rank() as f32).collect()
 }
 
 #[test]
 fn without_staleness_it_is_synchronous_sgd() {
-    // Among 32, half of them have no shard.
+    // Of 32 ranks, half have no shard.
     for (transport, ranks) in cases(&[1, 2, 4]).into_iter().chain([(TransportKind::Thread, 32)]) {
         let run = |algorithm: fn() -> AnyAlgorithm| {
             let run = |comm: Communicator| -> Result<Vec<Vec<f32>>> {
                 let mut trainer = trainer(&comm, algorithm(), 0.5)?;
                 let mut replicas = Vec::new();
-                // So few steps, of powers of two, that f32 holds every number without rounding.
+                // So few steps, with powers of two, that f32 represents every number exactly.
                 for step in 0..8 {
                     trainer.step(|_, x| gradient(&comm, x))?;
                     replicas.push(trainer.parameters()?.remove(0));
@@ -76,7 +76,7 @@ fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
             super::laggard::replicas(transport, 4, 60, || Ssp { staleness: 60, ..Ssp::default() }.into())
                 .unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
-        // Between the minima, and as far beyond as one late push of each rank leads.
+        // Between the minima, or beyond them by one late push of each rank.
         assert!(replicas[0].iter().all(|x| (-0.25..=3.25).contains(x)), "{transport}: {}", replicas[0][0]);
     }
 }
@@ -106,7 +106,7 @@ fn nobody_is_further_ahead_than_the_staleness() {
                 let mine = step + 1;
                 let slowest = slow.load(Ordering::SeqCst) + 1;
                 assert!(mine <= slowest + staleness, "{mine} steps, where the slowest has begun {slowest}");
-                // The last before one that has to wait.
+                // The last step before one that must wait.
                 if mine == stop + staleness {
                     arrived.send(()).unwrap();
                 }
@@ -136,7 +136,7 @@ fn settling_makes_all_replicas_those_of_the_servers_after_any_number_of_steps() 
         });
         let found = found.unwrap();
         assert!(found.iter().all(|replicas| *replicas == found[0]), "{transport} × {ranks}");
-        // No push is lost, none counts twice.
+        // No push is lost or counted twice.
         let steps = |rank| (0..3).map(|round| 2 + (rank + round) % 4 * 3).sum::<usize>();
         let pushed: f64 = (0..ranks).map(|rank| 0.125 * (steps(rank) * (rank + 1)) as f64).sum();
         for (at, x) in found[0][2].iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Directories of checkpoints that are not as a training left them: renamed, copied, or another training's.
+//! Directories of checkpoints that have changed since a training wrote them: renamed, copied, or used by another
+//! training.
 
 use super::*;
 
@@ -23,7 +24,7 @@ fn a_training_saves_only_among_checkpoints_that_it_continues() {
             assert!(error.contains("host0/step-000009 is there, from a training that"), "{error}");
             assert!(error.contains("resume from it, choose another directory, or remove"), "{error}");
         }
-        // Elsewhere it may save, and goes on to.
+        // It may save in another directory, and continues there.
         let other = scratch.path().join("other");
         Checkpoints::new(&other).check(trainer.engine())?;
         assert_eq!(names(&other), [""; 0]);
@@ -61,7 +62,7 @@ fn a_renamed_directory_counts_as_what_is_in_it_and_is_not_deleted() {
     assert_eq!(newest(), [Some((2, 2)); 2]);
     fs::remove_dir_all(at.join("step-000002")).unwrap();
     assert_eq!(newest(), [Some((2, 2)); 2]);
-    // A training that goes on takes no name that is there, and deletes none that it did not give.
+    // A training that continues uses no existing name, and deletes no directory that it did not create.
     two(|comm| {
         let mut trainer = trainer(&comm)?;
         Checkpoints::new(at).load(trainer.engine())?;
@@ -80,7 +81,7 @@ fn a_renamed_directory_of_different_saves_is_refused_all_the_same() {
     let scratch = Scratch::new();
     two_steps(scratch.path());
     let file = |step: u64| scratch.path().join(format!("step-{step:06}/rank-00000-of-00002.safetensors"));
-    // Rank 0's file is the first that is looked at.
+    // The file of rank 0 is read first.
     fs::copy(file(1), file(2)).unwrap();
     for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
         assert!(error.contains("not of one save"), "{error}");

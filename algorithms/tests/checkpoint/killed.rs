@@ -1,4 +1,4 @@
-//! A job that is killed while it saves, again and again: there is always a checkpoint that every rank can load.
+//! A job that is killed while it saves, repeatedly: there is always a checkpoint that every rank can load.
 
 use super::{load, save, trainer};
 use hexagram_algorithms::logical::TransportKind;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const WHERE: &str = "HEXAGRAM_TEST_CHECKPOINTS";
 const KILLS: u64 = 8;
 
-/// What the child does until it is killed: saves after every step, and says so.
+/// The child, until it is killed: it saves after every step, and prints the step.
 #[test]
 #[ignore = "the test below starts it in a process of its own"]
 fn saves_until_it_is_killed() {
@@ -34,8 +34,7 @@ fn saves_until_it_is_killed() {
     spawn(TransportKind::Thread, 2, run).unwrap();
 }
 
-/// Starts the child, lets it save a few times, and kills it at a moment that nobody chose. Returns what it has said
-/// last.
+/// Starts the child, waits for a few saves, and kills it at an arbitrary moment. Returns the last step that it printed.
 fn kill_one(at: &Path, round: u64) -> u64 {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "checkpoint::killed::saves_until_it_is_killed"])

@@ -1,5 +1,5 @@
-//! Checkpoints: what comes back, which one is taken, what happens to hosts that see different files, and that every
-//! error reaches every rank.
+//! Checkpoints: the restored state, the choice of the checkpoint, hosts with different files, and errors that reach
+//! every rank.
 
 mod directories;
 mod killed;
@@ -29,7 +29,7 @@ fn steps(trainer: &mut Trainer<f32>, count: usize) -> Result<()> {
     (0..count).try_for_each(|_| trainer.step(|_, x| x.iter().map(|x| x - 7.0).collect()))
 }
 
-/// A checkpoint at the present step, with a number that says which.
+/// A checkpoint at the present step, with a number that identifies it.
 fn save(at: &Path, trainer: &mut Trainer<f32>, number: u64) -> Result<PathBuf> {
     let mut own = Record::default();
     own.note("number", number);
@@ -37,7 +37,7 @@ fn save(at: &Path, trainer: &mut Trainer<f32>, number: u64) -> Result<PathBuf> {
     Checkpoints::new(at).save(trainer.engine(), own)
 }
 
-/// The number in the newest checkpoint, and how many steps it has made.
+/// The number in the newest checkpoint, and its number of steps.
 fn load(at: &Path, comm: &Communicator) -> Result<Option<(u64, u64)>> {
     let mut trainer = trainer(comm)?;
     let own = Checkpoints::new(at).load(trainer.engine())?;
@@ -46,7 +46,7 @@ fn load(at: &Path, comm: &Communicator) -> Result<Option<(u64, u64)>> {
     Ok(Some((own.noted("number")?, trainer.engine().steps())))
 }
 
-/// What every rank of so many says of loading; all of them must fail.
+/// The errors of all `ranks` ranks when loading; all of them must fail.
 fn errors_of(ranks: usize, load: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<String> {
     let errors = spawn(TransportKind::Thread, ranks, |comm| Ok(load(&comm).unwrap_err().to_string()));
     errors.unwrap()
@@ -75,7 +75,7 @@ fn names(at: &Path) -> Vec<String> {
     names
 }
 
-/// Those that can be loaded; another rank may still be deleting the others.
+/// The checkpoints that can be loaded; another rank may still be deleting the others.
 fn complete(at: &Path) -> Vec<String> {
     names(at).into_iter().filter(|name| !name.starts_with('.')).collect()
 }
@@ -105,7 +105,7 @@ fn the_newest_is_loaded_the_last_two_are_kept_and_a_step_may_be_saved_again() {
         save(scratch.path(), &mut trainer, 5)?;
         assert_eq!(complete(scratch.path()), ["step-000004", "step-000004.1"]);
         assert_eq!(load(scratch.path(), &comm)?, Some((5, 4)));
-        // An engine that has gone on may go back.
+        // An engine that has continued may load an earlier state.
         steps(&mut trainer, 3)?;
         Checkpoints::new(scratch.path()).load(trainer.engine())?;
         assert_eq!((trainer.engine().steps(), trainer.parameters()?), (4, before));
@@ -161,12 +161,12 @@ fn hosts_that_share_no_files_agree_on_the_newest_that_all_have() {
         Ok(())
     });
     let loaded = || spawn(TransportKind::Thread, 2, |comm| load(&host(comm.rank()), &comm)).unwrap();
-    // The job was killed when rank 0 had given its files their name, and rank 1 had not.
+    // The job was killed after rank 0 had renamed its files, but before rank 1 had.
     let renamed = |from: &str, to: &str| fs::rename(host(1).join(from), host(1).join(to)).unwrap();
     renamed("step-000002", ".step-000002.partial");
     assert_eq!(loaded(), [Some((2, 2)); 2]);
     assert_eq!(names(&host(1)), ["step-000001", "step-000002"]);
-    // One host's disk was lost.
+    // The disk of one host was lost.
     fs::remove_dir_all(host(1).join("step-000002")).unwrap();
     assert_eq!(loaded(), [Some((1, 1)); 2]);
     fs::remove_dir_all(host(1)).unwrap();
@@ -227,7 +227,7 @@ fn files_of_different_saves_are_refused_on_every_rank() {
     two_steps(other.path());
     let file =
         |at: &Scratch, step: u64| at.path().join(format!("step-{step:06}/rank-00001-of-00002.safetensors"));
-    // Rank 1's of the step before, and of the same step of another run.
+    // The file of rank 1 from the step before, and from the same step of another run.
     for (from, saved) in [(file(&one, 1), "step-000001 ("), (file(&other, 2), "step-000002 (")] {
         fs::copy(from, file(&one, 2)).unwrap();
         for error in errors_of(2, |comm| load(one.path(), comm).map(drop)) {
@@ -393,7 +393,7 @@ fn links_are_followed_and_what_is_no_directory_is_no_checkpoint() {
         Ok(())
     });
     assert_eq!(complete(scratch.path()), ["step-000004", "step-000005", "step-000005.1", "step-000006"]);
-    // The link is gone, and not what it led to.
+    // The link is removed, but not its target.
     assert_eq!(names(&moved).len(), 2);
 }
 

@@ -1,4 +1,4 @@
-//! Autotune finds the best settings of a known cost, and nobody's parameters or state notice.
+//! Autotune finds the best settings for a known cost, without an effect on parameters or state.
 
 use super::warmed_up::sampled;
 use hexagram_algorithms::engine::autotune::{Autotune, Cost, Tuning};
@@ -15,10 +15,10 @@ use std::time::Duration;
 /// 32 tensors of 1 KiB: large enough to be cut in many ways.
 const TENSORS: usize = 32;
 const KIB: usize = 1 << 10;
-/// The warm-up and all trials, and some more.
+/// The warm-up and all trials, and some more steps.
 const STEPS: usize = 36;
 
-/// Least at buckets of 20 KiB, two streams, and hierarchy.
+/// Smallest for buckets of 20 KiB, two streams, and hierarchy.
 fn cost(tuning: Tuning) -> Duration {
     let far = (tuning.bucket_bytes as f64 / (20 * KIB) as f64).ln().abs();
     let streams = (tuning.streams.min(9) as f64 - 2.0).abs();
@@ -49,7 +49,7 @@ fn trainer(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, setup: Setup
     Trainer::new(comm, algorithm, setup, &initial)
 }
 
-/// Whole gradients, whose sums over four ranks are exact in any order.
+/// Integer gradients, whose sums over four ranks are exact in any order.
 fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: usize) -> Result<()> {
     for step in 0..steps {
         let gradient =
@@ -59,7 +59,7 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: usize) -> Resul
     Ok(())
 }
 
-/// Everything that tuned training has, and what it has without autotune; how it was cut and tuned at the end.
+/// The complete result of a tuned training and of one without autotune; and the final buckets and settings.
 fn tuned_and_not(
     algorithm: impl Fn() -> AnyAlgorithm + Sync,
     optimizer: impl Fn() -> Arc<dyn Optimizer> + Sync,
@@ -94,7 +94,7 @@ fn gradient_all_reduce() -> AnyAlgorithm {
 }
 
 const BEST: Tuning = Tuning { bucket_bytes: 20 * KIB, streams: 2, hierarchical: false };
-/// 3 KiB, and the rest by 20 KiB.
+/// 3 KiB, and the rest in buckets of 20 KiB.
 const BEST_BUCKETS: usize = 1 + 29_usize.div_ceil(20);
 
 #[test]
@@ -107,7 +107,7 @@ fn it_finds_the_known_best_and_replicas_are_those_of_untuned_training() {
     assert_eq!(found, (Some(BEST), BEST_BUCKETS));
 }
 
-/// u ← u/2 + ḡ, which is what the optimizer steps with; and, if it `shares`, something that is not of elements.
+/// u ← u/2 + ḡ, with which the optimizer steps; and, if it `shares`, state that is not per element.
 #[derive(Debug, Clone)]
 struct Momentum {
     shares: bool,
@@ -201,7 +201,7 @@ fn what_was_found_goes_on_from_a_checkpoint() {
         second.engine().checkpoint().load(state)?;
         assert_eq!(second.engine().telemetry().tuned(), Some(BEST));
         assert_eq!(second.engine().telemetry().buckets(), first.engine().telemetry().buckets());
-        // A search that was under way begins again.
+        // A search in progress starts again.
         let mut early = new()?;
         train(&comm, &mut early, 10)?;
         let state = early.engine().checkpoint().save()?;
@@ -215,7 +215,7 @@ fn what_was_found_goes_on_from_a_checkpoint() {
     .unwrap();
 }
 
-/// By the clock, every algorithm there is: whatever is found, all ranks find the same, and training goes on.
+/// With the clock, for every algorithm: all ranks find the same settings, and training continues.
 #[test]
 fn every_algorithm_can_be_tuned_by_the_clock() {
     for algorithm in sampled(registry::all()) {

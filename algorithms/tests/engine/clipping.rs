@@ -1,4 +1,4 @@
-//! Clipping by a norm under every algorithm: where it applies, that nothing is lost by it, and the table in the docs.
+//! Clipping by a norm under every algorithm: where it applies, that it loses nothing, and the table in the docs.
 
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
@@ -27,7 +27,7 @@ fn trainer(comm: &Communicator, algorithm: &AnyAlgorithm, clip_norm: Option<f64>
     Trainer::with_shapes(comm, algorithm.clone(), setup, &initial, &shapes)
 }
 
-/// Returns rank 0's model after a step at each rate, with a `gradient` of rank, step, element and its value.
+/// Returns the model of rank 0 after a step at each rate, with a `gradient` of rank, step, element and its value.
 fn train(
     algorithm: &AnyAlgorithm,
     clip_norm: Option<f64>,
@@ -53,14 +53,14 @@ fn norm(x: &[f32]) -> f64 {
     x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Returns the algorithms of the registry that clip all ranks' gradients together.
+/// Returns the algorithms of the registry that clip the gradients of all ranks together.
 fn together() -> Vec<AnyAlgorithm> {
     registry::all().into_iter().filter(|algorithm| algorithm.clipping() == Clipping::Together).collect()
 }
 
 #[test]
 fn what_is_clipped_is_not_lost() {
-    // The minimum of rank r's ½‖x − b‖² lies beside that of the mean.
+    // The minimum of ½‖x − b‖² of rank r differs from that of the mean.
     let minimum = |at: usize| ((at * 7) % 23) as f32 * 0.1 - 1.1;
     let pull = |rank: usize, _: usize, at: usize, x: f32| x - minimum(at) - 0.05 * (rank as f32 - 0.5);
     let falling =
@@ -89,7 +89,7 @@ fn turned(rank: usize, step: usize, at: usize) -> f32 {
 fn gradients_are_clipped_by_one_factor_before_the_hooks() {
     let norm = (0..ELEMENTS).map(|at| f64::from(turned(0, 0, at)).powi(2)).sum::<f64>().sqrt();
     for algorithm in together() {
-        // A quarter, exactly: then it is the same as to give a quarter of every gradient.
+        // Exactly a quarter: the same as passing a quarter of every gradient.
         let clipped =
             train(&algorithm, Some(norm / 4.0), &[0.01; 6], |rank, step, at, _| turned(rank, step, at));
         let given = train(&algorithm, None, &[0.01; 6], |rank, step, at, _| turned(rank, step, at) / 4.0);
@@ -108,7 +108,7 @@ fn the_factor_is_of_the_root_mean_square_of_all_ranks_norms() {
 
 #[test]
 fn directions_of_the_length_of_the_model_are_not_shortened() {
-    // Of like size, as zero-one-adam steps less far where a gradient is much below the others.
+    // Of similar size, as zero-one-adam takes shorter steps where a gradient is much smaller than the others.
     let gradient = |at: usize| turned(0, 0, at).signum() * (5.0 + (at % 3) as f32);
     for name in ["qadam", "qadam-8bit", "zero-one-adam", "signsgd-vote", "demo"] {
         let found = train(&registry::named(name).unwrap(), Some(0.1), &[0.01], |_, _, at, _| gradient(at));
@@ -131,7 +131,7 @@ fn gradients_without_a_norm_name_their_tensor() {
     }
 }
 
-/// Returns what every rank says of an algorithm whose gradients are to be clipped.
+/// Returns the error on every rank for an algorithm with clipped gradients.
 fn refused(algorithm: &AnyAlgorithm) -> Vec<String> {
     let new = |comm: Communicator| Ok(trainer(&comm, algorithm, Some(1.0)).err().unwrap().to_string());
     spawn(TransportKind::Thread, RANKS, new).unwrap()
@@ -144,7 +144,7 @@ fn where_no_rule_makes_sense_clipping_is_refused_with_the_reason() {
     }
 }
 
-/// Declares what cannot be.
+/// Declares an invalid combination.
 #[derive(Debug, Clone)]
 struct Hasty;
 

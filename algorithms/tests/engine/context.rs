@@ -1,4 +1,4 @@
-//! What hooks can ask of their context: seeds, weighted means, the loss; and what they give out by it.
+//! The context of a hook: seeds, weighted means, the loss; and the metrics that hooks report.
 
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::choco_sgd::ChocoSgd;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 /// Seed for all ranks and that of the rank, with rank, step and bucket.
 type Drawn = (usize, u64, usize, u64, u64);
 
-/// Steps with the gradients' mean, weighted by the loss, and keeps the seeds.
+/// Steps with the mean of the gradients, weighted by the loss, and records the seeds.
 #[derive(Clone)]
 struct Weighs(Arc<Mutex<Vec<Drawn>>>);
 
-/// One for all ranks, as ranks compare it.
+/// The same on all ranks, as ranks compare it.
 impl std::fmt::Debug for Weighs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Weighs")
@@ -43,7 +43,7 @@ impl Algorithm for Weighs {
     }
 }
 
-/// Gives out numbers of every hook, bucket and rank; otherwise the mean of the gradients.
+/// Reports metrics in every hook, bucket and rank; otherwise the mean of the gradients.
 #[derive(Debug, Clone)]
 struct GivesOut;
 
@@ -121,7 +121,7 @@ fn built_in_algorithms_give_out_what_they_find_by_themselves() {
         let mut came = None;
         let mut made = 0.0;
         let started = Instant::now();
-        // An average comes some time after all ranks have begun it.
+        // An average arrives some time after all ranks have begun it.
         while started.elapsed() < Duration::from_secs(60) {
             trainer.step(|_, x| x.to_vec())?;
             made += 1.0;
@@ -139,7 +139,8 @@ fn built_in_algorithms_give_out_what_they_find_by_themselves() {
     .unwrap();
 }
 
-/// Trains 3 ranks for two steps with these losses; returns rank 0's model, or every rank's error, and the seeds.
+/// Trains 3 ranks for two steps with these losses; returns the model of rank 0, or the error of every rank, and the
+/// seeds.
 fn train(seed: u64, losses: [Option<f64>; 3]) -> (Vec<std::result::Result<f64, String>>, Vec<Drawn>) {
     let weighs = Weighs(Arc::default());
     let learnt = |comm: &Communicator| {
@@ -155,7 +156,7 @@ fn train(seed: u64, losses: [Option<f64>; 3]) -> (Vec<std::result::Result<f64, S
         }
         Ok(trainer.parameters()?[1][0])
     };
-    // A rank may hear that another has given up while it still makes its engine.
+    // The failure of another rank may arrive while this one still creates its engine.
     let found =
         spawn(TransportKind::Thread, 3, |comm| Ok(learnt(&comm).map_err(|error: Error| error.to_string())));
     let drawn = weighs.0.lock().unwrap().clone();

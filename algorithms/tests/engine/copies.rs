@@ -1,4 +1,4 @@
-//! What a training on a device copies to the host beside its messages: nothing, but for the numbers that the host needs.
+//! Copies to the host during a training on a device, apart from messages: only the numbers that the host needs.
 
 use super::warmed_up::{SAMPLE, algorithms, common_places, sampled};
 use hexagram_algorithms::bytegrad::ByteGrad;
@@ -14,10 +14,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
-/// Number of steps, more than the periods and warm-ups of most variants of algorithms.
+/// Number of steps, larger than the periods and warm-ups of most variants of algorithms.
 const STEPS: u64 = 10;
 
-/// Returns how often a step of one rank copies down, and how many bytes, in the mean of the steps after the first.
+/// Returns the number of copies to the host, and their bytes, per step of one rank, on average over the steps after the
+/// first.
 fn copied(
     comm: &Communicator,
     algorithm: AnyAlgorithm,
@@ -29,7 +30,7 @@ fn copied(
     Ok([0, 1].map(|at| (after[at] - before[at]) as f64 / (STEPS - 1) as f64))
 }
 
-/// Trains, and returns what is counted of the device after the first step, and in the end.
+/// Trains, and returns the counters of the device after the first step, and at the end.
 fn trained<C: Default>(
     comm: &Communicator,
     algorithm: AnyAlgorithm,
@@ -72,7 +73,7 @@ fn trained<C: Default>(
     Ok([before, counts(&late)])
 }
 
-/// Returns the same of all ranks, which are alike.
+/// Returns the same for all ranks, on which it is equal.
 fn each(algorithm: impl Into<AnyAlgorithm>, optimizer: &str, clip_norm: Option<f64>) -> [f64; 2] {
     let algorithm = algorithm.into();
     let run = |comm: Communicator| copied(&comm, algorithm.clone(), optimizer, clip_norm);
@@ -82,7 +83,7 @@ fn each(algorithm: impl Into<AnyAlgorithm>, optimizer: &str, clip_norm: Option<f
     found[0]
 }
 
-/// Algorithms that work on matrices or on a server's parameters, which the host does.
+/// Algorithms that work on matrices or on the parameters of a server, on the host.
 const ON_THE_HOST: [&str; 5] = ["compressed-ssp", "demo", "dion", "powersgd", "ssp"];
 
 #[test]
@@ -105,11 +106,11 @@ fn programs_of_codecs_are_made_ready_once() {
         let run = |comm: Communicator| trained(&comm, algorithm.clone(), "sgd", None, Late::prepared);
         spawn(TransportKind::Thread, 2, run).unwrap()
     };
-    // Those that an engine makes ready whatever its algorithm is.
+    // The programs that an engine loads for every algorithm.
     let [[always, later], _] = prepared(GradientAllReduce.into())[..] else { panic!("there are two ranks") };
     assert_eq!(always, later);
     let linear = CompressedAllReduce::Any(common_places());
-    // Three of each bucket, or two where nothing adds what is decoded to anything.
+    // Three per bucket, or two if decoded values are not added to anything.
     for (algorithm, programs) in [(ByteGrad::default().into(), 3), (linear.into(), 2)] {
         for [before, after] in prepared(algorithm) {
             let is_more = before >= always + programs;
@@ -141,6 +142,6 @@ fn optimizers_copy_nothing_down() {
 
 #[test]
 fn a_norm_is_copied_once_a_step() {
-    // Two buckets, of which each has a sum of 8 bytes.
+    // Two buckets, each with a sum of 8 bytes.
     assert_eq!(each(GradientAllReduce, "sgd", Some(0.1)), [1.0, 16.0]);
 }

@@ -1,4 +1,4 @@
-//! Algorithms of which something else moves the parameters between steps, as SlowMo does with its base's.
+//! Algorithms whose parameters are moved between steps by something else, as SlowMo moves those of its base.
 
 use super::warmed_up::{algorithms, sampled};
 use hexagram_algorithms::AnyAlgorithm;
@@ -31,13 +31,13 @@ fn mean(algorithm: &AnyAlgorithm, way: f32) -> Result<Vec<f32>> {
     Ok(found.swap_remove(0))
 }
 
-/// What SlowMo takes as its base, and what it refuses: its own step is such a move.
+/// SlowMo accepts these as its base, and refuses the others: its own step is such a move.
 #[test]
 fn what_remembers_no_parameters_goes_along_and_only_that() {
     let mut wrong = Vec::new();
     for algorithm in sampled(algorithms()) {
         let text = algorithm.to_string();
-        // It remembers none until it freezes its variance.
+        // It remembers no parameters until it freezes its variance.
         if !algorithm.trigram().synchronous || text == "zero-one-adam" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What no training should have and some have: models with nothing in them, one rank, steps with a learning rate of 0.
+//! Edge cases: empty models, one rank, and steps with a learning rate of 0.
 
 use super::warmed_up::{algorithms, sampled};
 use hexagram_algorithms::logical::testing::spawn;
@@ -7,13 +7,14 @@ use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd};
 use std::sync::Arc;
 
-/// Returns the usual setup, but for the optimizer where the algorithm names its own.
+/// Returns the usual setup, except for the optimizer if the algorithm names one.
 fn setup(algorithm: &AnyAlgorithm) -> Setup {
     let usual = Setup::default();
     Setup { optimizer: fitting(algorithm, usual.optimizer.clone()), ..usual }
 }
 
-/// Trains a model of vectors of these lengths, step by step with these learning rates; every rank's parameters.
+/// Trains a model of vectors of these lengths, with these learning rates of the steps; returns the parameters of every
+/// rank.
 fn train(
     algorithm: &AnyAlgorithm,
     ranks: usize,
@@ -32,7 +33,7 @@ fn train(
     })
 }
 
-/// Calls `case` with every algorithm, and says of which ones it failed.
+/// Calls `case` with every algorithm, and reports those for which it failed.
 fn all(case: impl Fn(&AnyAlgorithm) -> Result<Option<String>>) {
     let mut failed = Vec::new();
     for algorithm in sampled(algorithms()) {
@@ -119,7 +120,7 @@ fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
     });
 }
 
-/// Trains with steps of one pass, or of three that come to the same; every rank's parameters.
+/// Trains with steps of one pass, or of three with the same sum; returns the parameters of every rank.
 fn in_passes(
     algorithm: &AnyAlgorithm,
     engine: &EngineOptions,

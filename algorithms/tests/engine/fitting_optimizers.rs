@@ -1,4 +1,4 @@
-//! Optimizers under algorithms that leave a direction of their own: those that do not fit are refused, with the reason.
+//! Optimizers under algorithms that leave their own direction: those that do not fit are refused, with the reason.
 
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind};
@@ -31,7 +31,7 @@ fn trainer(
     Trainer::new(comm, algorithm, setup, &[vec![1.0f32; 4]])
 }
 
-/// Returns what the ranks say of an algorithm, an optimizer and parameter groups, if they refuse them.
+/// Returns the errors of the ranks if they refuse a combination of algorithm, optimizer and parameter groups.
 fn refused(name: &str, optimizer: &Arc<dyn Optimizer>, groups: &[ParameterGroup]) -> Option<String> {
     let said = spawn(TransportKind::Thread, 2, |comm| {
         let new = trainer(&comm, registry::named(name)?, optimizer, groups.to_vec());
@@ -91,7 +91,7 @@ fn a_switch_is_refused_too_and_so_is_a_frameworks_optimizer_that_is_known() {
     .unwrap();
 }
 
-/// Leaves gradients as they are, to Muon alone.
+/// Leaves gradients unchanged, for Muon only.
 #[derive(Debug, Clone)]
 struct AsksForMuon;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const STEPS: usize = 8;
 
-/// Model of a few parameters that its ranks train, and how often.
+/// Model of a few parameters that its ranks train, and the number of steps.
 struct Training {
     trainer: Trainer<f32>,
     rank: usize,
@@ -25,7 +25,7 @@ impl Training {
         Ok(Training { trainer, rank: comm.rank() })
     }
 
-    /// Steps towards a minimum that depends on this rank in its group.
+    /// Steps towards a minimum that depends on the index of this rank in its group.
     fn step(&mut self) -> Result<()> {
         let minimum = self.rank as f32;
         self.trainer.step(|_, x| x.iter().map(|x| x - minimum).collect())

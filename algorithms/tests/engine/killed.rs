@@ -1,5 +1,5 @@
-//! A rank that is killed while a step is on its way beside the next forward pass: the others name it, in the forward pass
-//! or wherever else they wait, and end. Each rank is a process of its own.
+//! A rank that is killed while a step is in progress during the next forward pass: the others name it, in the forward
+//! pass or wherever they wait, and end. Each rank is a separate process.
 
 use hexagram_algorithms::logical::{Communicator, DType, Error, JoinOptions, Result, TransportKind, World};
 use hexagram_algorithms::{DataParallel, EngineOptions, Mode, Order, Overlap, Parameter, Sgd, registry};
@@ -29,7 +29,7 @@ fn one_rank() {
     eprintln!("{told}");
 }
 
-/// Trains until somebody is killed: the victim, which leaves a step on its way and goes no further.
+/// Trains until the victim is killed, which leaves a step in progress and stops there.
 fn train(transport: TransportKind, algorithm: &str) -> Result<()> {
     let world = World::join(&JoinOptions { transport, ..JoinOptions::default() })?;
     let comm = Communicator::open(&world, 0)?;
@@ -55,7 +55,7 @@ fn train(transport: TransportKind, algorithm: &str) -> Result<()> {
         engine.step()?;
         if step == 2 && comm.rank() == VICTIM {
             eprintln!("left a step on its way");
-            // Until it is killed.
+            // Until the process is killed.
             loop {
                 std::thread::park();
             }
@@ -64,7 +64,7 @@ fn train(transport: TransportKind, algorithm: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts the ranks, which meet at a name that nobody else has.
+/// Starts the ranks, with a unique rendezvous name.
 fn start(role: &str) -> Vec<(Child, BufReader<ChildStderr>)> {
     static JOBS: AtomicU32 = AtomicU32::new(0);
     let job = u64::from(std::process::id()) << 32 | u64::from(JOBS.fetch_add(1, Ordering::Relaxed));
@@ -82,7 +82,7 @@ fn start(role: &str) -> Vec<(Child, BufReader<ChildStderr>)> {
     (0..RANKS).map(start).collect()
 }
 
-/// Reads what a rank says until there is this in a line; returns that line.
+/// Reads the output of a rank until a line contains all of this; returns that line.
 fn hears(stderr: &mut BufReader<ChildStderr>, what: &[&str]) -> String {
     let mut lines = stderr.lines().map_while(Result::ok);
     lines.find(|line| what.iter().any(|what| line.contains(what))).unwrap_or_else(|| panic!("never {what:?}"))

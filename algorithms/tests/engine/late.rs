@@ -12,17 +12,17 @@ const SEEDS: [u64; 3] = [0, 1, 77];
 const STEPS: usize = 13;
 const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
 
-/// Number of ranks with which an algorithm does the same each time: one, where it matters who comes first.
+/// Number of ranks with which an algorithm is deterministic: one if the order of arrival matters.
 pub(crate) fn ranks(algorithm: &AnyAlgorithm) -> usize {
     if algorithm.trigram().synchronous { 3 } else { 1 }
 }
 
-/// Returns true if time decides when an algorithm's averages begin, also with one rank, and what it remembers tells.
+/// Returns true if timing decides when the averages of an algorithm begin, even with one rank, and its state shows it.
 pub(crate) fn is_timed(algorithm: &AnyAlgorithm) -> bool {
     algorithm.name() == "compressed-async-model-average"
 }
 
-/// Makes a queue of a device, or of the host, for each buffer.
+/// Creates a queue of a device, or of the host, for each buffer.
 pub(crate) type Place<'a> = &'a (dyn Fn() -> Queue + Sync);
 
 fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffer> {
@@ -30,7 +30,8 @@ fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffe
     Buffer::from_slice_on(&place(), &values)
 }
 
-/// Makes steps whose gradients other queues compute than those of the engine, and returns all that the engine has.
+/// Makes steps whose gradients are computed on other queues than those of the engine, and returns the complete state of
+/// the engine.
 pub(crate) fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Result<Record> {
     let parameter = |(index, shape): (usize, &&[usize])| Parameter {
         name: format!("p{index}"),
@@ -85,7 +86,7 @@ pub(crate) fn bits(record: &Record) -> Result<Vec<Bits>> {
     Ok(all)
 }
 
-/// Returns what is not equal in two trainings, of all ranks.
+/// Returns the differences between two trainings, of all ranks.
 pub(crate) fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
     let pairs = expected.iter().flatten().zip(found.iter().flatten());
     let other = pairs.filter(|(x, y)| x != y).map(|((name, _), _)| format!("`{name}` is another"));
@@ -113,7 +114,7 @@ fn every_algorithm_has_the_bits_of_the_host() {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-    // That there was something to wait for.
+    // Checks that there was work to wait for.
     let least = if is_deep() { 10_000 } else { 1000 };
     assert!(lates.iter().all(|late| late.queue_waits() > least));
 }

@@ -1,9 +1,9 @@
-//! A training on GPUs goes wrong if one of its streams leaves out a wait for an event: each is left out by processes of their
-//! own, over the fake driver, which does nothing before somebody waits for it. Without that driver this says that it is
-//! skipped.
+//! A training on GPUs gives wrong results if one of its streams omits a wait for an event. Separate processes omit each
+//! wait, over the fake driver, which does no work before a thread waits for it. Without that driver the test prints
+//! that it is skipped.
 //!
-//! Not every one shows: a wait that keeps a writer behind a reader matters only if the writer comes first in the order
-//! that a seed draws, and one that another wait implies never does.
+//! Not every omission has an effect: a wait that orders a writer after a reader matters only if the writer comes first
+//! in the order of a seed, and a wait that is implied by another never matters.
 
 use super::late::{Place, bits, train};
 use super::warmed_up::algorithms;
@@ -17,24 +17,24 @@ use std::process::Command;
 /// Algorithm of the training.
 const ALGORITHM: &str = "HEXAGRAM_TEST_ALGORITHM";
 
-/// That of random-k at common places, which is the last of its name.
+/// Random-k with shared indices, the last one with this name.
 const LINEAR: &str = "compressed-allreduce";
 
-/// Consequence of a wait that is left out.
+/// Consequence of an omitted wait.
 #[derive(Debug, PartialEq, Eq)]
 enum Consequence {
-    /// There are not so many waits.
+    /// There are fewer waits.
     NotReached,
-    /// A bell rings too early: whoever it wakes looks by itself whether the event has happened.
+    /// A notification comes too early: the woken thread checks itself whether the event has happened.
     Harmless,
     Noticed,
     Unnoticed,
 }
 
-/// Orders of work in which a wait is left out until somebody notices.
+/// Orders of work in which a wait is omitted until one shows an effect.
 const SEEDS: [u64; 3] = [3, 4, 5];
 
-/// Trains in processes of their own that leave out one wait.
+/// Trains in separate processes that omit one wait.
 fn leave_out(algorithm: &str, wait: usize) -> Consequence {
     let consequences = SEEDS.iter().map(|seed| leave_out_once(algorithm, wait, *seed));
     consequences.into_iter().find(|found| *found != Consequence::Unnoticed).unwrap_or(Consequence::Unnoticed)

@@ -1,5 +1,5 @@
-//! The mean of the replicas in the middle of a training: its values, the distance from it, and that looking at it
-//! changes nothing.
+//! The mean of the replicas during a training: its values, the distance from it, and that its evaluation changes
+//! nothing.
 
 use super::warmed_up::sampled;
 use hexagram_algorithms::logical::testing::{cases, spawn};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const ELEMENTS: usize = 37;
 
 fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>> {
-    // Not every algorithm is run with a momentum.
+    // Not every algorithm supports momentum.
     let momentum = if algorithm.name() == "local-sgd" { 0.9 } else { 0.0 };
     let optimizer = fitting(&algorithm, Arc::new(Sgd { momentum, ..Sgd::default() }));
     let setup = Setup { optimizer, learning_rate: 0.05, ..Setup::default() };
@@ -31,7 +31,7 @@ fn state(record: &Record) -> Vec<(String, Vec<u8>)> {
     record.tensors().map(|(name, saved)| (name.to_owned(), bytes(&saved.values))).collect()
 }
 
-/// Trains, and looks at the mean after every step if `looks`.
+/// Trains, and evaluates the mean after every step if `looks`.
 fn trained(name: &'static str, looks: bool) -> Vec<Vec<(String, Vec<u8>)>> {
     spawn(TransportKind::Thread, 3, |comm| {
         let mut trainer = trainer(&comm, registry::named(name)?)?;

@@ -1,5 +1,5 @@
-//! Ranks with different devices train together: all that they have in the end is what ranks on hosts have, bit for bit. The
-//! device is the one under test, `HEXAGRAM_TEST_DEVICE`.
+//! Ranks with different devices train together: their final state has the bits of host ranks. The device is the one
+//! under test, `HEXAGRAM_TEST_DEVICE`.
 
 use super::late::{Place, bits, difference, is_timed, ranks, train};
 use super::warmed_up::algorithms;
@@ -7,7 +7,7 @@ use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::testing::{is_deep, queue, spawn};
 use hexagram_algorithms::logical::{Communicator, Queue, TransportKind};
 
-/// What is tried where time is short: a sum of gradients, three codecs with and without memory, gossip, and rounds.
+/// Sample for the gate: a sum of gradients, three codecs with and without memory, gossip, and rounds.
 const SAMPLE: [&str; 6] = [
     "gradient-allreduce",
     "bytegrad",
@@ -17,7 +17,7 @@ const SAMPLE: [&str; 6] = [
     "local-sgd",
 ];
 
-/// Returns true if an algorithm is to be tried.
+/// Returns true if an algorithm is in the sample.
 fn is_tried(algorithm: &AnyAlgorithm) -> bool {
     let is_long = is_deep();
     (is_long || SAMPLE.contains(&algorithm.name())) && !is_timed(algorithm)

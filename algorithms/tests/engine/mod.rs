@@ -1,5 +1,5 @@
-//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edges. Each
-//! file is a module here.
+//! The guarantees of the engine under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edge
+//! cases. Each file is a module here.
 
 mod autotune;
 mod clipping;

@@ -1,5 +1,5 @@
-//! Training on ranks whose GPUs NCCL connects: replicas stay identical, and what messages alone decide has the bits of
-//! the host. Where there are too few GPUs, or no NCCL, it says so.
+//! Training on ranks whose GPUs are connected by NCCL: replicas stay identical, and results that depend only on
+//! messages have the bits of the host. Prints that it is skipped with too few GPUs, or without NCCL.
 
 use super::late::{Bits, bits, difference, ranks, train};
 use super::warmed_up::algorithms;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What NCCL sums itself, and what messages carry, encoded or between neighbours.
+/// Sums by NCCL, and messages, encoded or between neighbours.
 const SAMPLE: [&str; 3] = ["gradient-allreduce", "bytegrad", "choco-sgd"];
 
-/// Takes the mean of a bucket twice, and in between as long as its rank and bucket say.
+/// Takes the mean of a bucket twice, with a pause in between that depends on rank and bucket.
 #[derive(Debug, Clone)]
 struct Twice;
 
@@ -46,7 +46,7 @@ impl Algorithm for Twice {
     }
 }
 
-/// Returns what each rank has after training on its GPU, and the bytes that it sent through NCCL; `None` if there is no
+/// Returns the state of each rank after training on its GPU, and the bytes that it sent through NCCL; `None` without
 /// NCCL.
 fn trained(algorithm: &AnyAlgorithm) -> Option<Vec<(Vec<Bits>, u64)>> {
     let run = |comm: Communicator| -> Result<_> {
@@ -72,7 +72,7 @@ fn replicas_stay_identical() {
         let (mut found, sent): (Vec<_>, Vec<_>) = trained.into_iter().unzip();
         if algorithm.trigram().full_precision {
             assert!(sent.iter().all(|bytes| *bytes > 0), "{algorithm:?}: {sent:?}");
-            // Whose record it is, it says itself.
+            // The record contains the rank.
             found.iter_mut().for_each(|record| record.retain(|(name, _)| name != "rank"));
             for rank in &found {
                 assert!(
@@ -89,7 +89,7 @@ fn replicas_stay_identical() {
     }
 }
 
-/// Buckets whose hooks ran at once would come to their second collectives in an order that depends on time.
+/// Concurrent hooks would reach their second collectives in an order that depends on timing.
 #[test]
 fn hooks_of_several_collectives_call_them_in_one_order() {
     const BUCKETS: usize = 4;

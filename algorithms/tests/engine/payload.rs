@@ -1,5 +1,5 @@
-//! The bytes that every algorithm sends, at every size from one element on: what is counted is what its header says,
-//! and docs/algorithms.md in the same words. And the tests that the table there names exist.
+//! The bytes that every algorithm sends, at every size from one element on: the counted bytes are those in its header
+//! and in docs/algorithms.md, with the same formula. And the tests named in the table there exist.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::asynchronous::{REPLY_BYTES, REQUEST_BYTES};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ranks and tensors of a training, of which bytes follow.
+/// Ranks and tensors of a training, which determine its bytes.
 struct Model {
     ranks: usize,
     tensors: Vec<Vec<usize>>,
@@ -30,7 +30,7 @@ impl Model {
         4 * self.len()
     }
 
-    /// Returns the numbers of elements of the tensors with such shapes.
+    /// Returns the numbers of elements of the tensors whose shapes satisfy `with`.
     fn sizes(&self, with: impl Fn(&[usize]) -> bool) -> Vec<usize> {
         self.tensors.iter().filter(|shape| with(shape)).map(|shape| shape.iter().product()).collect()
     }
@@ -45,13 +45,13 @@ impl Model {
         2.0 * self.others() / self.ranks as f64
     }
 
-    /// Returns what a rank sends in an all-reduce of as many bytes.
+    /// Returns the bytes that a rank sends in an all-reduce of `bytes` bytes.
     fn reduced(&self, bytes: usize) -> f64 {
         let share = if self.ranks * bytes <= 64 * 1024 { self.others() } else { self.there_and_back() };
         share * bytes as f64
     }
 
-    /// Returns what a rank sends in an all-reduce of d elements, whose chunks become such messages.
+    /// Returns the bytes that a rank sends in an all-reduce of d elements, with a `message` per chunk.
     fn scattered(&self, message: impl Fn(usize) -> usize) -> f64 {
         let chunk = |rank| self.len() / self.ranks + usize::from(rank < self.len() % self.ranks);
         self.there_and_back() * (0..self.ranks).map(|rank| message(chunk(rank)) as f64).sum::<f64>()
@@ -62,12 +62,12 @@ impl Model {
         self.others().min(2.0)
     }
 
-    /// Returns the number of ranks that one sends to in a graph of one peer.
+    /// Returns the number of ranks to which a rank sends in a graph with one peer.
     fn one(&self) -> f64 {
         self.others().min(1.0)
     }
 
-    /// Returns the bytes of the largest elements of tensors of such sizes.
+    /// Returns the bytes of the largest elements of tensors of these sizes.
     fn largest(&self, sizes: &[usize], fraction: f64) -> f64 {
         let message = |d: &usize| {
             let k = (*d as f64 * fraction).ceil() as usize;
@@ -88,11 +88,11 @@ fn eight_bits(elements: usize) -> usize {
 
 /// Bytes of an algorithm.
 struct Row {
-    /// Algorithm, as it is typed.
+    /// Spelling of the algorithm.
     text: &'static str,
-    /// Number of steps in which `bytes` are sent.
+    /// Number of steps that send `bytes`.
     steps: usize,
-    /// Bytes that a rank sends in all steps, the mean over ranks.
+    /// Bytes that a rank sends in all steps, on average over ranks.
     bytes: fn(&Model) -> f64,
 }
 
@@ -114,7 +114,7 @@ fn rows() -> Vec<Row> {
             2.0 * m.others() * m.sizes(|_| true).into_iter().map(message).sum::<usize>() as f64
         }),
         row("noloco(period=2)", 4, |m| {
-            // In each round one of an odd number of ranks is left over.
+            // With an odd number of ranks, one has no partner in each round.
             let paired = (m.ranks - m.ranks % 2) as f64 / m.ranks as f64;
             2.0 * paired * m.bytes() as f64
         }),
@@ -127,7 +127,8 @@ fn rows() -> Vec<Row> {
         row("qadam(warmup=1)", 3, |m| m.reduced(m.bytes()) + 2.0 * m.scattered(signs)),
         row("qadam-8bit(warmup=1)", 3, |m| m.reduced(m.bytes()) + 2.0 * m.scattered(eight_bits)),
         row("zero-one-adam(freeze=4, variance_doubling=1, local_doubling=2, local_largest=2)", 10, |m| {
-            // Steps 1 and 3 update v, 2 and 4 do not, 5 and 6 are sent at once, 8 and 10 with the one before.
+            // Steps 1 and 3 update v, 2 and 4 do not, 5 and 6 communicate immediately, 8 and 10 together with the step
+            // before.
             2.0 * m.reduced(m.bytes()) + 6.0 * m.scattered(signs)
         }),
         row("signsgd-vote", 2, |m| 2.0 * m.scattered(|c| c.div_ceil(8))),
@@ -158,7 +159,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// Returns the sum over the four fragments of the model, and of what it takes to agree on each.
+/// Returns the sum over the four fragments of the model, including the agreement on each.
 fn streamed(m: &Model, fragment: impl Fn(&Model) -> f64) -> f64 {
     let part = |at: usize| {
         let len = (at + 1) * m.len() / 4 - at * m.len() / 4;
@@ -202,7 +203,7 @@ fn orthonormal_factors(m: &Model) -> f64 {
     m.reduced(4 * left) + m.reduced(4 * right)
 }
 
-/// Returns the number of coefficients that are kept of a tensor.
+/// Returns the number of coefficients kept for a tensor.
 fn kept(shape: &[usize]) -> usize {
     let len: usize = shape.iter().product();
     let side = |length: usize| (1..=64).rev().find(|side| length.is_multiple_of(*side)).unwrap();
@@ -210,7 +211,7 @@ fn kept(shape: &[usize]) -> usize {
     len / block * block.min(32)
 }
 
-/// Models from one element on: vectors, matrices, and one whose all-reduce goes around a ring.
+/// Models with one element or more: vectors, matrices, and one whose all-reduce uses the ring.
 fn shapes() -> Vec<Vec<Vec<usize>>> {
     let mut all: Vec<Vec<Vec<usize>>> = [1, 2, 3, 5, 16, 33, 1000, 8200].map(|len| vec![vec![len]]).to_vec();
     all.push(vec![vec![7, 9], vec![7], vec![1, 2], vec![3, 2, 2], vec![1]]);
@@ -218,8 +219,8 @@ fn shapes() -> Vec<Vec<Vec<usize>>> {
     all
 }
 
-/// Returns what this rank sends in some steps, after what it sends at the start. In each step of an
-/// asynchronous algorithm, a rank is behind those before it, and all have time for what goes on beside their steps.
+/// Returns the bytes that this rank sends in some steps, without those at the start. In each step of an asynchronous
+/// algorithm, a rank is behind those before it, and there is time for all background work.
 fn sent(comm: &Communicator, algorithm: &AnyAlgorithm, tensors: &[Vec<usize>], steps: usize) -> Result<f64> {
     let initial: Vec<Vec<f32>> = tensors.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
     let setup = Setup::default();
@@ -238,7 +239,7 @@ fn sent(comm: &Communicator, algorithm: &AnyAlgorithm, tensors: &[Vec<usize>], s
     Ok((payload(comm)? - before) as f64)
 }
 
-/// Returns the mean over the ranks of what each sends, of all algorithms, model by model.
+/// Returns the bytes per rank, on average over the ranks, of all algorithms, model by model.
 fn means(ranks: usize, algorithms: Vec<(AnyAlgorithm, usize)>) -> Vec<Vec<f64>> {
     let of = move |comm: &Communicator, algorithm: &AnyAlgorithm, steps: usize| {
         shapes().iter().map(|tensors| sent(comm, algorithm, tensors, steps)).collect::<Result<Vec<f64>>>()
@@ -275,17 +276,17 @@ fn synchronous_algorithms_send_what_their_headers_say_at_every_size() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Bytes of an asynchronous algorithm: of a step, or of all if that is how it sends.
+/// Bytes of an asynchronous algorithm, per step.
 struct Beside {
     text: &'static str,
-    /// Least and most bytes that a rank sends in a step.
+    /// Minimum and maximum bytes that a rank sends in a step.
     bytes: fn(&Model) -> (f64, f64),
 }
 
 /// Bytes of a request and its reply.
 const ASKED: f64 = (REQUEST_BYTES + REPLY_BYTES) as f64;
 
-/// Returns the bytes of a step of `ssp`, whose shards are pushed and pulled as such messages.
+/// Returns the bytes of a step of `ssp`, whose shards are pushed and pulled with such messages.
 fn pushed_and_pulled(m: &Model, clocks: (f64, f64), message: impl Fn(usize) -> usize) -> (f64, f64) {
     let shards = m.scattered(&message) / 2.0;
     let asked = m.others() * m.len().min(m.ranks) as f64 / m.ranks as f64;
@@ -293,7 +294,7 @@ fn pushed_and_pulled(m: &Model, clocks: (f64, f64), message: impl Fn(usize) -> u
     (all(clocks.0), all(clocks.1))
 }
 
-/// Returns the bytes of a pair's average, with two such messages.
+/// Returns the bytes of the average of a pair, with two such messages.
 fn averaged(m: &Model, message: usize) -> (f64, f64) {
     let all = |asked: f64| m.one() * (2.0 * message as f64 + asked * ASKED);
     (all(1.0), all(2.0))
@@ -322,7 +323,7 @@ fn beside() -> Vec<Beside> {
 fn asynchronous_algorithms_send_what_their_headers_say_at_every_size() {
     let mut wrong = Vec::new();
     for ranks in if is_deep() { vec![2, 3, 5] } else { vec![3] } {
-        // What they send to begin and to end, they send in both.
+        // The messages at the start and the end are included in both counts.
         let of = |steps| beside().iter().map(|row| (registry::named(row.text).unwrap(), steps)).collect();
         let found = means(ranks, of(4)).into_iter().zip(means(ranks, of(2)));
         for (row, (more, fewer)) in beside().iter().zip(found) {
@@ -351,7 +352,7 @@ fn documented(name: &str) -> Vec<&'static str> {
     row.split(" | ").collect()
 }
 
-/// Returns the header of an algorithm's file, below the crate's folder, in one line.
+/// Returns the header of the file of an algorithm, below the folder of the crate, as one line.
 fn header(folder: &Path, name: &str) -> String {
     let file = match name.strip_prefix("compressed-").filter(|name| *name != "allreduce").unwrap_or(name) {
         "qadam-8bit" => "qadam".to_owned(),
@@ -379,7 +380,8 @@ fn headers_and_docs_say_the_same_of_every_algorithm_that_is_counted() {
             counted.iter().any(|text| text.split('(').next() == Some(name)),
             "{name}'s bytes are not counted here"
         );
-        // What is added to agree or to ask, and for whom it is, the header says in words.
+        // The header describes in words the messages that are added for agreement or requests, and the ranks that send
+        // them.
         let said = documented(name)[1];
         let formula =
             [", and", ", for", " of every"].iter().fold(said, |said, end| said.split(end).next().unwrap());

@@ -1,4 +1,4 @@
-//! Every algorithm goes on from a checkpoint as if nothing had been, with every optimizer and any buckets.
+//! Every algorithm continues from a checkpoint without a difference, with every optimizer and any buckets.
 
 use super::warmed_up::sampled;
 use hexagram_algorithms::choco_sgd::ChocoSgd;
@@ -27,7 +27,7 @@ fn all() -> Vec<Made> {
     sampled(registry::all()).into_iter().map(named).collect()
 }
 
-/// How long to train, and in what buckets.
+/// The length of a training, and its buckets.
 struct Run {
     ranks: usize,
     before: usize,
@@ -36,7 +36,7 @@ struct Run {
     bytes: usize,
 }
 
-/// The algorithms go on as if nothing had been, with buckets of so many bytes in this order.
+/// The algorithms continue without a difference, with buckets of this size and order.
 fn all_resume(algorithms: Vec<Made>, run: Run, optimizer: impl Fn() -> Arc<dyn Optimizer> + Sync) {
     let Run { ranks, before, after, order, bytes } = run;
     let mut failed = Vec::new();
@@ -58,11 +58,11 @@ fn plain() -> Arc<dyn Optimizer> {
     Arc::new(Sgd::default())
 }
 
-// Odd numbers of steps, so that periods are cut in two.
+// Odd numbers of steps, so that periods are split.
 
 #[test]
 fn every_algorithm_resumes_exactly() {
-    // After the warm-up of most.
+    // After the warm-up of most algorithms.
     let run = Run { ranks: 4, before: 21, after: 9, order: Order::Listed, bytes: usize::MAX };
     all_resume(all(), run, plain);
 }
@@ -86,7 +86,7 @@ fn every_algorithm_resumes_exactly_with_adam() {
     all_resume(all(), run, || Arc::new(Adam::default()));
 }
 
-/// Those whose warm-up or period is longer than anybody wants to test, and those that have a codec or a base inside.
+/// Those whose warm-up or period is too long to test, and those that contain a codec or a base.
 #[test]
 fn algorithms_with_phases_resume_exactly_in_each() {
     fn made<A: Algorithm + Clone>(algorithm: A) -> Made {

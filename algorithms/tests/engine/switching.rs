@@ -1,4 +1,5 @@
-//! One model that is trained with every algorithm in turn: it goes on learning, and replicas are what each promises.
+//! One model that is trained with every algorithm in turn: it keeps learning, and replicas are as each algorithm
+//! guarantees.
 
 use super::warmed_up::sampled;
 use hexagram_algorithms::logical::testing::spawn;
@@ -10,23 +11,23 @@ use std::sync::Arc;
 const RANKS: usize = 4;
 const STEPS: usize = 400;
 const ELEMENTS: usize = 1000;
-/// γ. Adam's kin go at most some of it a step, 4 in all; an element that dgc sends every hundredth step, all of them
-/// being alike, has gathered a hundred gradients with tenfold momentum.
+/// γ. Adam and related algorithms move at most a multiple of it per step, 4 in all. An element that dgc sends every
+/// hundredth step, as all are equal, has accumulated a hundred gradients with tenfold momentum.
 fn learning_rate(algorithm: &str) -> f64 {
     if algorithm == "dgc" { 0.001 } else { 0.01 }
 }
 
-/// Largest share of the distance that may be left. In 400 steps sparse-loco sends a 64th of the elements 13 times: a
-/// fifth of them have moved.
+/// Maximum share of the distance that may remain. In 400 steps sparse-loco sends 1/64 of the elements 13 times: a fifth
+/// of them have moved.
 fn left(algorithm: &str) -> f64 {
     if algorithm == "sparse-loco" { 0.9 } else { 0.5 }
 }
 
-/// What one algorithm made of the model, on one rank.
+/// The result of one algorithm on one rank.
 struct Stage {
     name: &'static str,
     identical: bool,
-    /// Right after the last step.
+    /// Immediately after the last step.
     replica: Vec<f32>,
     /// Mean distance from the target, before and after.
     distance: (f64, f64),
@@ -36,7 +37,7 @@ fn distance(x: &[f32], target: f32) -> f64 {
     x.iter().map(|x| f64::from((x - target).abs())).sum::<f64>() / x.len() as f64
 }
 
-/// Rank r has f(x) = (x − target − bᵣ)²/2 with Σ bᵣ = 0; every algorithm has to go from one target to the other.
+/// Rank r has f(x) = (x − target − bᵣ)²/2 with Σ bᵣ = 0; every algorithm must move from one target to the other.
 fn train(comm: &Communicator) -> Result<Vec<Stage>> {
     let initial = [vec![0.0f32; ELEMENTS - 200], vec![0.0; 200]];
     let mut trainer = Trainer::new(comm, Arc::new(GradientAllReduce), Setup::default(), &initial)?;

@@ -1,4 +1,4 @@
-//! Traces of real ranks: every algorithm's hooks are in them, and the rank that takes longest is named.
+//! Traces of real ranks: they contain the hooks of every algorithm, and the report names the slowest rank.
 
 use super::warmed_up::sampled;
 use hexagram_algorithms::ad_psgd::AdPsgd;
@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 const STEPS: usize = 4;
 
-/// The trace of some steps with three buckets, whose gradients each take a rank a call of `compute`, which is told the
-/// step.
+/// The trace of some steps with three buckets; a rank calls `compute` with the step for each gradient.
 fn traced(
     transport: TransportKind,
     ranks: usize,
@@ -35,7 +34,7 @@ fn traced(
         trainer.engine().trace().begin()?;
         for step in 0..STEPS {
             assert_eq!(trainer.engine().trace().loading(|| step), step);
-            // The trainer says it only after its function was asked: by then parameters may be lent to hooks.
+            // The trainer marks it only after its function was called: by then hooks may own the parameters.
             if !trainer.engine().algorithm().needs().parameters {
                 trainer.engine().forward()?;
             }
@@ -65,7 +64,7 @@ fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
                 rank.spans.iter().filter(|span| (span.place, span.kind) == (place, kind)).count()
             };
             let count = |kind: Kind| in_place(Place::Host, kind);
-            // A device that tells its times tells those of all hooks.
+            // A device with timestamps reports the times of all hooks.
             let tells = in_place(Place::Device, Kind::State) > 0;
             let buckets = count(Kind::State);
             assert!(buckets > 0, "{}", algorithm.name());
@@ -107,7 +106,7 @@ fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
             }
             assert!(hooks.iter().all(|span| span.start <= span.end));
         }
-        // No rank has the mean of a bucket before the last has begun with it, as far as clocks can tell.
+        // No rank has the mean of a bucket before the last one has begun with it, within the error of the clocks.
         for (step, bucket) in (0..STEPS as u64).flat_map(|step| (0..3).map(move |bucket| (step, bucket))) {
             let all = trace.ranks.iter().flat_map(|rank| {
                 let of_it = |kind| move |span: &&_| matches(span, kind, step, bucket);
@@ -129,7 +128,7 @@ fn matches(span: &Span, kind: Kind, step: u64, bucket: usize) -> bool {
 fn the_rank_that_burns_more_time_is_the_slowest() {
     let (done, others) = channel();
     let others = Mutex::new(others);
-    // Longer than the others, however long those take.
+    // Longer than the others, however long they take.
     let burn = |comm: &Communicator, _| {
         if comm.rank() != 1 {
             return done.send(()).unwrap();
@@ -167,14 +166,14 @@ fn what_is_communicated_in_the_background_counts() {
 #[test]
 fn an_average_of_models_in_the_background_counts() {
     let before = [0; 3].map(AtomicU64::new);
-    // An average that has not begun when the training settles is given up, so that nobody goes on before it has.
+    // An average that has not begun when the training settles is aborted, so no rank continues before it has begun.
     let begun = |comm: &Communicator, step| {
         let sent = comm.world().traffic().bytes_sent();
         if step == 0 {
             return before[comm.rank()].store(sent, Ordering::Relaxed);
         }
         let started = Instant::now();
-        // More than the agreement to begin.
+        // More bytes than the agreement to begin.
         while comm.world().traffic().bytes_sent() < before[comm.rank()].load(Ordering::Relaxed) + 400 {
             assert!(started.elapsed() < Duration::from_secs(60), "nothing begins");
             std::thread::yield_now();
@@ -184,7 +183,7 @@ fn an_average_of_models_in_the_background_counts() {
     assert_background(&traced(TransportKind::Thread, 3, || without_a_pause.clone().into(), begun));
 }
 
-/// Every rank has it, as communication, in its steps.
+/// Every rank has background work, as communication, in its steps.
 fn assert_background(trace: &Trace) {
     for rank in &trace.ranks {
         let spans = background(rank);
@@ -206,7 +205,7 @@ fn collecting_where_nothing_is_recorded_is_refused() {
         trainer.step(|_, x| x.to_vec())?;
         let error = trainer.engine().trace().collect().unwrap_err().to_string();
         assert!(error.contains("begin the trace"), "{error}");
-        // It ends nothing.
+        // It does not end the recording.
         trainer.step(|_, x| x.to_vec())
     })
     .unwrap();

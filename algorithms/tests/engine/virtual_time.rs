@@ -1,5 +1,5 @@
-//! A training in a world with a virtual clock: the engine's communication thread is a task of that world, and slow
-//! ranks cost its time and not the machine's.
+//! A training in a world with a virtual clock: the communication thread of the engine is a task of that world, and slow
+//! ranks cost virtual time, not real time.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::runtime;
@@ -8,8 +8,8 @@ use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Trains three steps, of which each takes this rank `rank + 1` seconds of computing; returns when each step had ended,
-/// and the weights.
+/// Trains three steps, each with `rank + 1` seconds of computation on this rank; returns the end of each step, and the
+/// weights.
 fn train(comm: &Communicator) -> Result<(Vec<Duration>, Vec<u8>)> {
     let start = runtime::now();
     let weights = Parameter { name: "weights".into(), dtype: DType::F32, shape: vec![2] };

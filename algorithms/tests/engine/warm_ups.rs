@@ -1,4 +1,4 @@
-//! Warm-ups begin with the algorithm: also after a switch to it, and they go on through checkpoints.
+//! Warm-ups begin with the algorithm, also after a switch to it, and continue after checkpoints.
 
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
@@ -13,14 +13,14 @@ use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, GradientAllReduce};
 
 const RANKS: usize = 2;
-/// Steps of gradient-allreduce, before the switch. The period of post-local-sgd divides them.
+/// Steps of gradient-allreduce before the switch, a multiple of the period of post-local-sgd.
 const BEFORE: usize = 8;
-/// Steps of the algorithm: past every warm-up but that of async-model-average, whose averages depend on time.
+/// Steps of the algorithm: beyond every warm-up except that of async-model-average, whose averages depend on timing.
 const STEPS: usize = 7;
 /// γ of the algorithm.
 const RATE: f64 = 0.1;
 
-/// Returns the algorithms that have a warm-up, with a short one.
+/// Returns the algorithms with a warm-up, shortened.
 fn algorithms() -> Vec<AnyAlgorithm> {
     vec![
         Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }.into(),
@@ -33,7 +33,7 @@ fn algorithms() -> Vec<AnyAlgorithm> {
     ]
 }
 
-/// Returns an engine's training of a matrix and a vector, the same at every call.
+/// Returns a training of a matrix and a vector by an engine, the same in every call.
 fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>> {
     let initial = [vec![1.0f32; 60], vec![-1.0; 20]];
     let shapes = [vec![6, 10], vec![20]];
@@ -42,7 +42,7 @@ fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>>
     Trainer::with_shapes(comm, algorithm, setup, &initial, &shapes)
 }
 
-/// Makes steps of an algorithm, with gradients that depend on the rank and on the algorithm's own step.
+/// Makes steps of an algorithm, with gradients that depend on the rank and on the own step of the algorithm.
 fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: std::ops::Range<usize>) -> Result<()> {
     for step in steps {
         let pull = |at: usize| ((at * 13 + comm.rank() * 29 + step * 7) % 23) as f32 * 0.1 - 1.0;

@@ -15,7 +15,7 @@ use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, Averaging, MeanCodec, registry};
 use std::sync::Arc;
 
-/// Returns all algorithms, and some again: with a shorter warm-up than these tests are, or with more to remember.
+/// Returns all algorithms, and some of them again: with a warm-up shorter than these tests, or with more state.
 pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     let mut all = registry::all();
     all.push(QAdam { warmup: 5, ..QAdam::default() }.into());
@@ -51,7 +51,7 @@ pub(crate) fn sampled(mut all: Vec<AnyAlgorithm>) -> Vec<AnyAlgorithm> {
     all
 }
 
-/// Returns what reduces messages of common places.
+/// Returns an averaging whose messages with shared indices are reduced.
 pub(crate) fn common_places() -> Averaging {
     Averaging {
         codec: MeanCodec::Reduced(Arc::new(RandomK::new(Keep::Ratio(0.3)).unwrap())),

@@ -1,5 +1,5 @@
-//! A framework that computes on a stream of its own, ahead of the device, frees a gradient as soon as its hook has
-//! returned, and is trained as an adapter does it. Without a GPU, be it the fake one, each test says that it is skipped.
+//! A framework that computes on its own stream, ahead of the device, frees a gradient as soon as its hook has returned,
+//! and is trained as by an adapter. Without a GPU, real or fake, each test prints that it is skipped.
 
 use hexagram_algorithms::logical::device::cuda::{Cuda, DeviceTensor, Exchange, raw_stream};
 use hexagram_algorithms::logical::device::unequal::Unequal;
@@ -18,7 +18,7 @@ mod traces;
 const LENGTHS: [usize; 4] = [300, 40, 1000, 1];
 const STEPS: usize = 5;
 
-/// Opens the first GPU; says so if there is none.
+/// Opens the first GPU; prints a message if there is none.
 fn gpu() -> Option<Cuda> {
     let gpu = Cuda::new(0);
     if let Err(error) = &gpu {
@@ -46,7 +46,7 @@ unsafe impl DeviceTensor for Tensor {
     }
 }
 
-/// Call that an adapter leaves out.
+/// Call that an adapter omits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
@@ -83,7 +83,7 @@ impl Framework {
         let target = Buffer::from_slice_on(&self.queue, &target.collect::<Vec<_>>())?;
         let gradient = self.variables[index].0.copied()?;
         if self.without == Without::Receive {
-            // Otherwise there might be no memory yet, at which the fake driver ends the program.
+            // Otherwise the memory might not exist yet, on which the fake driver aborts.
             self.queue.check()?;
         }
         let mut view = gradient.write_all()?;
@@ -93,17 +93,17 @@ impl Framework {
         Ok(Tensor(Arc::new(gradient)))
     }
 
-    /// Returns a tensor as hexagram sees it, behind what the framework has enqueued.
+    /// Returns a tensor as a buffer of hexagram, ordered after the work that the framework has enqueued.
     fn shared(&self, tensor: Tensor) -> Result<Arc<Buffer>> {
         let Some(exchange) = &self.exchange else { return Ok(tensor.0) };
         if self.without != Without::Receive {
             exchange.receive()?;
         }
-        // SAFETY: what is left out of the order is what the test looks for; the memory is there in any case.
+        // SAFETY: the test looks for the effect of the omitted ordering; the memory exists in any case.
         Ok(Arc::new(unsafe { exchange.borrow(tensor) }?))
     }
 
-    /// Lets the framework go on behind what hexagram has enqueued.
+    /// Orders later work of the framework after the work that hexagram has enqueued.
     fn give_back(&self) -> Result<()> {
         match &self.exchange {
             Some(exchange) if self.without != Without::GiveBack => exchange.give_back(),
@@ -112,7 +112,7 @@ impl Framework {
     }
 }
 
-/// Makes an engine of the variables, whose first bucket is on the queue `first`.
+/// Creates an engine for the variables, whose first bucket is on the queue `first`.
 fn engine(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, first: &Queue) -> Result<DataParallel> {
     let options = EngineOptions {
         optimizer: Some(Arc::new(AdamW::default())),
@@ -160,7 +160,7 @@ fn train(comm: &Communicator, gpu: Option<&Cuda>, without: Without) -> Result<Ve
     Ok(bits)
 }
 
-/// Trains on ranks of which some have a GPU, and returns the bits of each.
+/// Trains on ranks, some of which have a GPU, and returns the bits of each.
 fn trained(places: &[Option<&Cuda>], without: Without) -> Vec<Vec<u32>> {
     let run = |comm: Communicator| train(&comm, places[comm.rank()], without);
     spawn(TransportKind::Thread, places.len(), run).unwrap()
@@ -183,7 +183,7 @@ fn each_wait_between_framework_and_engine_is_needed() {
     passes_on_a_late_driver("framework::goes_wrong_without_a_wait");
 }
 
-/// Runs a test in a process of its own, where the driver does no work that nobody waits for.
+/// Runs a test in a separate process, in which the driver does work only when a thread waits for it.
 fn passes_on_a_late_driver(name: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--ignored", "--nocapture"]);

@@ -1,5 +1,5 @@
-//! Traces of a framework on a GPU: what it tells of passes, communication and optimizer is when the device did them, and
-//! not when they were enqueued.
+//! Traces of a framework on a GPU: the times of passes, communication and optimizer are those of the execution on the
+//! device, not of the enqueue.
 
 use super::*;
 use hexagram_algorithms::logical::Error;
@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time for which what is enqueued waits on a driver that does nothing by itself.
+/// Delay of enqueued work, on a driver that does nothing by itself.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Mean of the gradients, which counts how often the first bucket's was enqueued.
+/// Mean of the gradients, which counts how often that of the first bucket was enqueued.
 #[derive(Clone, Default)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -42,7 +42,7 @@ impl Algorithm for Counted {
     }
 }
 
-/// Party whose optimizer steps.
+/// Owner of the optimizer that makes the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Optimizer {
     Engine,
@@ -66,7 +66,7 @@ fn traced(comm: &Communicator, gpu: Option<&Cuda>, optimizer: Optimizer) -> Resu
         for index in (0..LENGTHS.len()).rev() {
             let gradient = framework.gradient(index, step + comm.rank())?;
             hooks.ready(index, &*framework.shared(gradient)?)?;
-            // The last two make the first bucket.
+            // The last two variables fill the first bucket.
             if index == LENGTHS.len() - 2 {
                 counted.wait_for(step);
                 std::thread::sleep(PAUSE);
@@ -88,7 +88,7 @@ fn traced(comm: &Communicator, gpu: Option<&Cuda>, optimizer: Optimizer) -> Resu
 }
 
 impl Counted {
-    /// Waits until the first bucket's mean of a step was enqueued.
+    /// Waits until the mean of the first bucket in a step was enqueued.
     fn wait_for(&self, step: usize) {
         let started = Instant::now();
         while self.0.load(Ordering::SeqCst) <= step {
@@ -104,7 +104,7 @@ fn of_two(gpu: Option<&Cuda>, optimizer: Optimizer) -> Trace {
     traces.unwrap().remove(0).unwrap()
 }
 
-/// Returns start and end of all that a place did of a kind in a step, for one bucket if it is named.
+/// Returns start and end of all spans with this place, kind and step, for one bucket if it is given.
 fn times(rank: &RankTrace, place: Place, kind: Kind, step: u64, bucket: Option<usize>) -> [i64; 2] {
     let is_of_it = |span: &&Span| (span.place, span.kind, span.step) == (place, kind, step);
     let of_it = rank.spans.iter().filter(is_of_it);
@@ -114,12 +114,12 @@ fn times(rank: &RankTrace, place: Place, kind: Kind, step: u64, bucket: Option<u
     [start.unwrap(), end.unwrap()]
 }
 
-/// Returns how far times of a rank may be from the true ones, with what the driver and f32 leave out.
+/// Returns the maximum error of the times of a rank, including that of the driver and of f32.
 fn error(rank: &RankTrace) -> i64 {
     rank.clock_error.as_nanos() as i64 + 2_000
 }
 
-/// Asserts that what the device did came after it was enqueued, and in the order of its queues; `late` says how long after.
+/// Asserts that the device executed work after it was enqueued, at least `late` later, and in the order of its queues.
 fn assert_in_order(rank: &RankTrace, late: Duration) {
     let error = error(rank);
     for step in 0..STEPS as u64 {
@@ -129,7 +129,7 @@ fn assert_in_order(rank: &RankTrace, late: Duration) {
         let backward = place(Place::Device, Kind::Backward, None);
         assert!(enqueued[0] <= first[0] + error && first[0] <= first[1] + error, "{enqueued:?} {first:?}");
         assert!(enqueued[1] + late.as_nanos() as i64 <= first[1] + error, "{enqueued:?} {first:?}");
-        // Of a later bucket nobody has a gradient yet.
+        // The gradients of the later bucket do not exist yet.
         assert!(backward[0] <= first[0] + error && first[1] <= backward[1] + error, "{backward:?} {first:?}");
         for bucket in 0..buckets(rank) {
             let mean = place(Place::Device, Kind::GradientsReady, Some(bucket));
@@ -143,7 +143,7 @@ fn buckets(rank: &RankTrace) -> usize {
     1 + rank.spans.iter().map(|span| span.bucket).max().unwrap()
 }
 
-/// Asserts that the engine's optimizer steps on a bucket behind its mean, and that the framework does nothing then.
+/// Asserts that the engine's optimizer steps on a bucket after its mean, and that the framework is idle then.
 fn assert_steps_of_engine(rank: &RankTrace) {
     for step in 0..STEPS as u64 {
         for bucket in 0..buckets(rank) {

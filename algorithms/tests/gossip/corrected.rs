@@ -1,4 +1,4 @@
-//! Exact diffusion and EXTRA: against their authors' two-term recursions, at the optimum that D-PSGD misses, and
+//! Exact diffusion and EXTRA: against the two-term recursions of their authors, at the optimum that D-PSGD misses, and
 //! refusals.
 
 use super::*;

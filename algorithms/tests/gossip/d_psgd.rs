@@ -1,4 +1,4 @@
-//! D-PSGD: fixed points in both orders, averaged SGD as the complete graph's, and disagreement between ranks.
+//! D-PSGD: fixed points in both orders, averaged SGD as its complete graph, and disagreement between ranks.
 
 use super::*;
 use hexagram_algorithms::GradientAllReduce;
@@ -7,7 +7,7 @@ use hexagram_algorithms::logical::decentralized::{Mixing, Schedule};
 use hexagram_algorithms::optimizer::Sgd;
 use std::sync::Barrier;
 
-/// Gauss and Jordan's way to solve `matrix · x = right`.
+/// Solves `matrix · x = right` by Gauss–Jordan elimination.
 fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     let size = right.len();
     for column in 0..size {

@@ -1,4 +1,5 @@
-//! Bagua's decentralized: against a reference written out here, in bits where partners have averaged, and over hosts.
+//! Bagua's decentralized: against a reference implementation in this file, bit-identical after averages of partners,
+//! and over hosts.
 
 use super::*;
 use hexagram_algorithms::EngineOptions;
@@ -16,8 +17,8 @@ fn shift_one(rank: usize, round: usize, ranks: usize) -> usize {
     if rank < half { (round + rank) % half + half } else { (rank - half + half - round % half) % half }
 }
 
-/// Bagua's rule, step by step: average with those whom `peers(rank, round)` lists, then step with the gradient at the
-/// old x.
+/// Bagua's rule, step by step: average with the ranks that `peers(rank, round)` lists, then step with the gradient at
+/// the old x.
 fn reference(
     ranks: usize,
     interval: usize,
@@ -72,7 +73,7 @@ fn its_default_takes_from_one_rank_after_another() {
     }
 }
 
-/// The replicas after some steps in which ranks drift apart, and as many rounds without gradients.
+/// The replicas after some steps in which ranks drift apart, and the same number of rounds without gradients.
 fn drift(
     ranks: usize,
     transport: TransportKind,
@@ -92,7 +93,7 @@ fn drift(
 
 #[test]
 fn partners_have_equal_bits() {
-    // The last round is number 6, of ranks that differ in bit 0, or, at 6 ranks, of those 3 apart.
+    // The last round is number 6, between ranks that differ in bit 0, or, with 6 ranks, between those 3 apart.
     for (peers, ranks, partner) in [(Topology::XorPairs, 8, 1), (Topology::ShiftOne, 6, 3)] {
         for transport in transports() {
             let x = drift(ranks, transport, peers, 6, 1);

@@ -1,5 +1,5 @@
-//! CHOCO-SGD and DeepSqueeze: plain gossip where the codec is exact, the mean of all ranks with any codec, agreement
-//! once there are no gradients, and the bytes of their messages.
+//! CHOCO-SGD and DeepSqueeze: plain gossip if the codec is exact, the mean of all ranks with any codec, agreement
+//! without gradients, and the bytes of their messages.
 
 use super::*;
 use hexagram_algorithms::d_psgd::Peers;
@@ -8,7 +8,7 @@ use hexagram_algorithms::logical::decentralized::{Mixing, Schedule};
 
 const LEN: usize = 3000;
 
-/// Different on every rank and at every step, with a mean over 4 ranks that is known.
+/// Different on every rank and at every step, with a known mean over 4 ranks.
 fn gradient(rank: usize, step: usize, at: usize) -> f32 {
     ((at * 7 + rank * 31 + step * 13) as f32 * 0.7391).sin()
 }
@@ -22,7 +22,7 @@ fn run(transport: TransportKind, algorithm: &Algorithm, steps: usize, quiet: usi
     train((transport, 4), algorithm, &Setup::default(), &[0.7; LEN], steps + quiet, of_step).unwrap()
 }
 
-/// The largest distance of a replica, or of the mean of all, from what the mean of the gradients makes.
+/// The largest distance of a replica, or of the mean of all, from the result of the mean gradients.
 fn off_course(replicas: &[Vec<f32>], steps: usize) -> (f64, f64) {
     let mut of_any = 0.0f64;
     let mut of_mean = 0.0f64;
@@ -129,7 +129,7 @@ fn graphs_that_change_are_refused_with_graphs_that_do_not() {
     for algorithm in algorithms {
         let error = refusal(4, &algorithm).to_string();
         assert!(error.contains("changes from step to step") && error.contains("graph=torus"), "{error}");
-        // Two ranks have but one partner.
+        // Two ranks have only one partner.
         let found =
             train((TransportKind::Thread, 2), &algorithm, &Setup::default(), &[1.0f32; 4], 2, |_, _, x| {
                 x.to_vec()
@@ -138,14 +138,14 @@ fn graphs_that_change_are_refused_with_graphs_that_do_not() {
     }
 }
 
-/// Parameters with gradients of their own at every rank: a (x − b), element by element.
+/// Gradients that differ between ranks: a (x − b), element by element.
 fn uneven(rank: usize, x: &[f32]) -> Vec<f32> {
     let Quadratic { a, b } = problem();
     let one = |(at, x): (usize, &f32)| a[(rank + at) % 4] as f32 * (x - b[(rank + 3 * at) % 8] as f32);
     x.iter().enumerate().map(one).collect()
 }
 
-/// Where the mean of the gradients of 4 ranks is 0.
+/// The point at which the mean of the gradients of 4 ranks is 0.
 fn balanced(len: usize) -> Vec<f64> {
     let Quadratic { a, b } = problem();
     let one = |at: usize| {
@@ -155,7 +155,7 @@ fn balanced(len: usize) -> Vec<f64> {
     (0..len).map(one).collect()
 }
 
-/// The largest distance of a replica from the optimum of all.
+/// The largest distance of a replica from the global optimum.
 fn off_optimum(algorithm: &Algorithm, steps: usize) -> f64 {
     let setup = Setup { learning_rate: 0.05, ..Setup::default() };
     let gradient = |rank: usize, _: usize, x: &[f32]| uneven(rank, x);

@@ -1,4 +1,4 @@
-//! Gossip-PGA: what it is at both ends of its period, against its rule by hand, with a codec.
+//! Gossip-PGA: equivalent algorithms at both ends of its period, its rule by hand, and a codec.
 
 use super::*;
 use hexagram_algorithms::GradientAllReduce;

@@ -1,4 +1,4 @@
-//! Hosts with different numbers of ranks: every algorithm that gossips comes to the mean of all ranks' optima.
+//! Hosts with different numbers of ranks: every algorithm that gossips reaches the optimum of the mean over all ranks.
 
 use super::*;
 use hexagram_algorithms::EngineOptions;
@@ -8,10 +8,10 @@ use hexagram_algorithms::logical::testing::spawn_hosts;
 /// Three hosts, of 3, 2 and 1 ranks.
 const HOSTS: [usize; 6] = [0, 0, 0, 1, 1, 2];
 
-/// At a constant rate push-sum ends beside the optimum where weights differ, in proportion to the rate.
+/// At a constant rate push-sum ends near the optimum if weights differ, at a distance proportional to the rate.
 const PUSHED: f32 = 0.1;
 
-/// The mean of the replicas after training with (x − r)² / 2 on rank r, for which all ranks together have 2.5.
+/// The mean of the replicas after training with (x − r)² / 2 on rank r; the mean over all ranks has its optimum at 2.5.
 fn trained(algorithm: &Algorithm) -> Vec<f32> {
     let engine = EngineOptions { hierarchical: true, ..Setup::default().engine };
     let setup = Setup { engine, learning_rate: 0.2, ..Setup::default() };
@@ -36,7 +36,7 @@ fn every_algorithm_comes_to_the_optimum_of_all_ranks() {
     for algorithm in all() {
         let tolerance = match algorithm.name() {
             "sgp" => PUSHED,
-            // Its momentum still swings.
+            // Its momentum still oscillates.
             "qg-dsgdm" => 0.02,
             _ => 2e-3,
         };

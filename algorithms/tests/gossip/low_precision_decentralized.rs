@@ -14,7 +14,7 @@ fn gradient(rank: usize, step: usize, x: &[f32]) -> Vec<f32> {
     x.iter().enumerate().map(|(at, x)| 0.5 * x - noise(at)).collect()
 }
 
-/// What a receiver gets of x.
+/// The values that a receiver decodes from x.
 fn decoded(x: &[f32]) -> Vec<f32> {
     let codec = MinMax8::default();
     let mut message = vec![0; codec.encoded_len(x.len())];
@@ -28,7 +28,7 @@ fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
 }
 
-/// Bagua's rule with its two replicas a rank; these are compared with what they stand for.
+/// Bagua's rule with its two replicas per rank, which are compared with the replicas they represent.
 fn reference(mut own: Vec<Vec<f32>>, steps: std::ops::Range<usize>, interval: usize) -> Vec<Vec<f32>> {
     let ranks = own.len();
     let neighbours = |rank: usize| ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
@@ -63,8 +63,7 @@ fn reference(mut own: Vec<Vec<f32>>, steps: std::ops::Range<usize>, interval: us
     x
 }
 
-/// Up to two codes where the last bit of a sum has made another of one, and a fraction where that was a block's
-/// largest.
+/// Up to two codes where the last bit of a sum differs, and a fraction where that element was the largest of a block.
 fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>]) {
     let pairs = found.iter().flatten().zip(expected.iter().flatten());
     let off: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
@@ -176,10 +175,10 @@ fn a_gradient_that_is_not_finite_ends_all_ranks_and_names_its_place() {
         Ok((0..9).find_map(|at| step(at).err()).unwrap().to_string())
     });
     let errors = errors.unwrap();
-    // A device refuses late, when it is no longer known of which bucket.
+    // A device reports an error late, when the bucket is no longer known.
     let named = if queue().is_host() { "element 2 of p0" } else { "element 2" };
     assert!(errors[1].contains(named), "{}", errors[1]);
-    // A GPU does so after the message has left; the rank's error, then, is the device's.
+    // A GPU does so after the message has left; the error of the rank is then that of the device.
     let is_told_by_gpu = errors[1].contains("on cuda:");
     let told = |error: &String| error.contains("element 2") && error.contains("on rank 1");
     let told_of_gpu = |error: &String| error.contains("rank 1 ") || error.contains("element 2 is NaN");

@@ -1,5 +1,5 @@
-//! Algorithms that gossip: against closed forms, fixed points, references written out here, and the bytes of their
-//! headers.
+//! Algorithms that gossip: against closed forms, fixed points, reference implementations in these files, and the bytes
+//! of their headers.
 
 mod corrected;
 mod d_psgd;
@@ -47,7 +47,7 @@ fn problem() -> Quadratic {
     }
 }
 
-/// Where the mean of the first `ranks` functions is least.
+/// The minimum of the mean of the first `ranks` functions.
 fn optimum(ranks: usize) -> f64 {
     let Quadratic { a, b } = problem();
     let weighted: f64 = a.iter().zip(&b).take(ranks).map(|(a, b)| a * b).sum();
@@ -58,7 +58,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The replicas of one vector after so many steps, by rank; `gradient` gets rank, step and replica.
+/// The replicas of one vector after `steps` steps, by rank; `gradient` gets rank, step and replica.
 fn train<T: Element>(
     (transport, ranks): (TransportKind, usize),
     algorithm: &Algorithm,
@@ -92,7 +92,7 @@ fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// Bytes a rank and step, for parameters of 128 KiB: above what small messages are sent by.
+/// Bytes per rank and step, for parameters of 128 KiB: above the limit of small messages.
 fn assert_sends(ranks: usize, steps: usize, algorithm: &Algorithm, of_size: f64) {
     let elements = 32768;
     let found = payload_per_step(ranks, elements, steps, || algorithm.clone()).unwrap();
@@ -100,7 +100,7 @@ fn assert_sends(ranks: usize, steps: usize, algorithm: &Algorithm, of_size: f64)
     assert!((found - expected).abs() < 1e-6, "{algorithm:?}: {found} and not {expected}");
 }
 
-/// What rank 0 is told if it is not to train at all.
+/// The error on rank 0 for an algorithm that must be refused.
 fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
     let gradient = |_: usize, _: usize, x: &[f32]| x.to_vec();
     let start = [1.0f32; 4];

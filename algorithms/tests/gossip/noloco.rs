@@ -5,7 +5,7 @@ use hexagram_algorithms::logical::decentralized::Schedule;
 
 const PAIRS: Topology = Topology::RandomPairs { seed: 5, pairs: None };
 
-/// Makes the steps of the paper in f64, from 0.7: what ranks send are changes and slow parameters, each by itself.
+/// Makes the steps of the paper in f64, from 0.7: ranks send changes and slow parameters separately.
 fn by_hand(algorithm: &NoLoCo, ranks: usize, rate: f64, steps: usize) -> Vec<f64> {
     let mut x = vec![0.7; ranks];
     let mut slow = x.clone();

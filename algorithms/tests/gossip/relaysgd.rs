@@ -1,4 +1,4 @@
-//! RelaySGD: against the delayed mean that its relays add up to, at the optimum of all.
+//! RelaySGD: against the delayed mean that its relays compute, at the global optimum.
 
 use super::*;
 use hexagram_algorithms::relaysgd::Tree;
@@ -20,7 +20,7 @@ fn hops(tree: Tree, size: usize, from: usize, to: usize) -> usize {
 fn everyone_has_the_mean_of_all_as_old_as_they_are_far() {
     for (tree, ranks) in [(Tree::Chain, 4), (Tree::Binary, 6), (Tree::Binary, 1)] {
         let mut x = vec![0.7; ranks];
-        // Stepped parameters of all steps, the newest last.
+        // Parameters after every step, the newest last.
         let mut stepped = vec![x.clone()];
         for _ in 0..20 {
             let one = |(rank, x): (usize, &f64)| x - 0.05 * problem().gradient(rank, &[*x])[0];
@@ -45,8 +45,8 @@ fn it_reaches_the_optimum() {
     }
 }
 
-/// With ranks of one curvature L, neighbours swing against each other from γ L = 1 + n/2 on, whatever the tree: a γ
-/// that many ranks bear may be too large for few.
+/// If all ranks have curvature L, neighbours oscillate against each other from γ L = 1 + n/2 on, on any tree: a γ that
+/// many ranks tolerate may be too large for few.
 #[test]
 fn of_one_curvature_it_bears_a_step_of_1_and_half_the_ranks() {
     for (tree, ranks) in [(Tree::Chain, 3), (Tree::Binary, 8)] {

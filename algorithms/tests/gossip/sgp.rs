@@ -1,4 +1,4 @@
-//! Stochastic gradient push: the optimum of the mean for any number of ranks and over directed graphs, and D-PSGD where
+//! Stochastic gradient push: the optimum of the mean for any number of ranks and over directed graphs, and D-PSGD if
 //! all weights stay 1.
 
 use super::*;
@@ -9,7 +9,7 @@ fn push(schedule: impl Schedule + 'static) -> Algorithm {
     Sgp { schedule: Arc::new(schedule) }.into()
 }
 
-/// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0: ranks give to one or two, and take from one or two.
+/// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0: ranks send to one or two, and receive from one or two.
 fn uneven() -> Mixing {
     let destinations = [vec![1, 2], vec![2], vec![3], vec![0]];
     Mixing::push(4, |rank| destinations[rank].iter().copied().collect::<BTreeSet<_>>()).unwrap()
@@ -34,7 +34,7 @@ fn it_reaches_the_optimum_of_the_mean_as_the_learning_rate_falls() {
 
 #[test]
 fn over_an_uneven_graph_it_is_push_sum_by_hand() {
-    // Column j is what rank j shares out, to itself and to one or two others, alike.
+    // Column j has the shares that rank j sends, to itself and to one or two others, equally.
     let shares = [
         [1.0 / 3.0, 0.0, 0.0, 0.5],
         [1.0 / 3.0, 0.5, 0.0, 0.0],
@@ -100,7 +100,7 @@ fn the_final_average_weighs_replicas_as_push_sum_does() {
         Ok((own, average, trainer.parameters()?[0][0]))
     });
     let found = found.unwrap();
-    // What all have pushed and kept is what they began with, less all steps.
+    // The sum of all values equals that at the start, minus all steps.
     let after = |steps: usize| {
         let taken = (0..steps).flat_map(|step| (0..4).map(move |rank| gradient(rank, step, &[])[0]));
         2.0 - 0.1 * taken.sum::<f64>() / 4.0

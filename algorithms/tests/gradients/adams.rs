@@ -1,4 +1,4 @@
-//! What the tests of one-bit Adams have in common: gradients, replicas that step with them, and their rule in f64.
+//! Shared code of the tests of one-bit Adams: gradients, replicas that step with them, and their rule in f64.
 
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Error, TransportKind};
@@ -6,12 +6,12 @@ use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{Adam, AnyAlgorithm, Frozen, GradientAllReduce};
 use std::sync::Arc;
 
-/// A gradient that no two ranks, steps or elements share.
+/// A gradient that differs between all ranks, steps and elements.
 pub(crate) fn gradient(rank: usize, step: usize, at: usize) -> f32 {
     ((at * 7 + rank * 31 + step * 13) % 101) as f32 / 50.0 - 0.9
 }
 
-/// A replica after so many steps, γ = 0.01, from all zeros.
+/// A replica after `steps` steps, γ = 0.01, from all zeros.
 pub(crate) fn train(
     comm: &Communicator,
     algorithm: impl Into<AnyAlgorithm>,
@@ -43,7 +43,7 @@ pub(crate) fn assert_is_adam<A: Into<AnyAlgorithm> + Clone + Sync>(algorithm: A)
 }
 
 /// A gradient whose mean over ranks is never near 0, except that every eighth element has none before `begin`; its size
-/// differs by 50 from element to element.
+/// differs by a factor of 50 between elements.
 pub(crate) fn uneven(begin: usize) -> impl Fn(usize, usize, usize) -> f32 {
     move |rank, step, at| match at % 8 {
         0 if step < begin => 0.0,
@@ -55,7 +55,7 @@ pub(crate) fn uneven(begin: usize) -> impl Fn(usize, usize, usize) -> f32 {
     }
 }
 
-/// Adam's moments of a model that is one tensor, in f64, as 2102.02888 has them.
+/// Moments of Adam for a model of one tensor, in f64, as in arXiv 2102.02888.
 pub(crate) struct Rule {
     pub beta1: f64,
     pub beta2: f64,
@@ -90,7 +90,7 @@ impl Rule {
         self.d = self.v.iter().map(d).collect();
     }
 
-    /// Returns a gradient as it enters the moment: without what is masked, and clipped.
+    /// Returns a gradient as it enters the moment: masked and clipped.
     pub(crate) fn limited(&self, at: usize, g: f64) -> f64 {
         match self.d[at] {
             0.0 => 0.0,
@@ -101,23 +101,23 @@ impl Rule {
         }
     }
 
-    /// Returns the factor between an element and what of it is encoded.
+    /// Returns the factor between an element and its encoded value.
     pub(crate) fn unit(&self, at: usize) -> f64 {
         if self.frozen.scaled { self.d[at] } else { 1.0 }
     }
 
-    /// Returns what is left of an element of which so much was decoded.
+    /// Returns the remainder of an element after its decoded value is subtracted.
     pub(crate) fn decoded(&self, at: usize, encoded: f32) -> f64 {
         if self.d[at] == 0.0 { 0.0 } else { f64::from(encoded) / self.unit(at) }
     }
 
-    /// Returns Adam's direction in the step `t`, counted from 1.
+    /// Returns the direction of Adam in step `t`, counted from 1.
     pub(crate) fn direction(&self, t: usize, at: usize, m: f64) -> f64 {
         self.d[at] * m / (1.0 - self.beta1.powi(t as i32))
     }
 }
 
-/// Fails unless a replica is the rule's, up to the rounding of f32.
+/// Fails unless a replica equals the rule, up to the rounding of f32.
 pub(crate) fn assert_close(found: &[f32], x: &[f64], what: &str) {
     for (at, (found, x)) in found.iter().zip(x).enumerate() {
         let off = (f64::from(*found) - x).abs();

@@ -1,4 +1,4 @@
-//! What is compressed tensor by tensor does not depend on the cut into buckets: not a bit of any replica.
+//! Compression per tensor does not depend on the division into buckets: all replicas are bit-identical.
 
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
@@ -10,7 +10,7 @@ use hexagram_algorithms::{AnyAlgorithm, EngineOptions};
 
 const SHAPES: [&[usize]; 6] = [&[9, 11], &[9], &[3, 2, 4], &[1], &[40], &[20, 2]];
 
-/// Returns all elements of all ranks' replicas after training with buckets of so many bytes.
+/// Returns all elements of the replicas of all ranks after training with buckets of `bytes` bytes.
 fn replicas(algorithm: &(dyn Fn() -> AnyAlgorithm + Sync), bytes: usize) -> Vec<Vec<u32>> {
     let run = |comm: Communicator| {
         let shapes = SHAPES.map(<[usize]>::to_vec);

@@ -1,5 +1,5 @@
-//! Rules on ranks that differ in minimum and curvature, against the same steps in f64, with codecs that lose something
-//! written out here: signs, and the largest elements. Nothing is shared with what is tested.
+//! Rules on ranks that differ in minimum and curvature, against the same steps in f64, with lossy codecs implemented in
+//! this file: signs, and the largest elements. No code is shared with the implementation under test.
 
 use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
@@ -39,7 +39,7 @@ fn gradient(rank: usize, step: usize, x: &Point) -> Point {
     std::array::from_fn(|at| slope(rank, step, at, x[at]))
 }
 
-/// Returns every rank's replica after all steps of an algorithm.
+/// Returns the replica of every rank after all steps of an algorithm.
 fn found(algorithm: &AnyAlgorithm) -> Vec<Vec<f32>> {
     let run = |comm: Communicator| {
         let initial = [(0..LEN).map(start).map(|x| x as f32).collect()];
@@ -59,7 +59,7 @@ fn start(at: usize) -> f64 {
     0.5 + at as f64 / 8.0
 }
 
-/// Compares what was found with what every rank's rule makes in f64.
+/// Compares the result with the rule of every rank in f64.
 fn check(algorithm: impl Into<AnyAlgorithm>, mut step: impl FnMut(usize, f64, &mut [Point; RANKS])) {
     let algorithm = algorithm.into();
     let mut expected = [std::array::from_fn(start); RANKS];
@@ -72,7 +72,7 @@ fn check(algorithm: impl Into<AnyAlgorithm>, mut step: impl FnMut(usize, f64, &m
     }
 }
 
-/// The codecs of this file, as the library has them, and by hand.
+/// The codecs of this file, from the library and by hand.
 #[derive(Debug, Clone, Copy)]
 enum Lossy {
     Sign,
@@ -113,7 +113,7 @@ fn mean(points: &[Point; RANKS]) -> Point {
     points.iter().fold([0.0; LEN], |sum, point| plus(&sum, 1.0 / RANKS as f64, point))
 }
 
-/// Returns Σⱼ wᵢⱼ pⱼ − pᵢ on a ring with thirds.
+/// Returns Σⱼ wᵢⱼ pⱼ − pᵢ on a ring with weights 1/3.
 fn drift(points: &[Point; RANKS], rank: usize) -> Point {
     let left = &points[(rank + RANKS - 1) % RANKS];
     let right = &points[(rank + 1) % RANKS];
@@ -177,7 +177,7 @@ fn deep_gradient_compression() {
 fn choco_sgd_on_a_ring() {
     let consensus = 0.4;
     for lossy in [Lossy::Sign, Lossy::Largest(4)] {
-        // What is known of all ranks begins where they are.
+        // The estimates of all ranks start at their parameters.
         let mut known = [std::array::from_fn(start); RANKS];
         let rule = |number: usize, rate: f64, x: &mut [Point; RANKS]| {
             *x = std::array::from_fn(|rank| plus(&x[rank], -rate, &gradient(rank, number, &x[rank])));
@@ -216,7 +216,7 @@ fn gradients(number: usize, x: &[Point; RANKS]) -> [Point; RANKS] {
     std::array::from_fn(|rank| gradient(rank, number, &x[rank]))
 }
 
-/// Returns Σⱼ wᵢⱼ pⱼ on a ring with thirds.
+/// Returns Σⱼ wᵢⱼ pⱼ on a ring with weights 1/3.
 fn mixed(points: &[Point; RANKS]) -> [Point; RANKS] {
     std::array::from_fn(|rank| plus(&points[rank], 1.0, &drift(points, rank)))
 }
@@ -275,7 +275,7 @@ fn gossip_on_a_ring() {
     check(GossipPga { gossip: Gossip::over(Topology::Ring), period: 4 }, combine(4));
 }
 
-/// Mixing of one buffer, of encoded differences to what is known of the ranks if there is a codec.
+/// Mixing of one buffer; with a codec, of encoded differences to the estimates of the ranks.
 struct Mixer {
     known: [Point; RANKS],
     codec: Option<(Lossy, f64)>,

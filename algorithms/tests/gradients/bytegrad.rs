@@ -1,4 +1,4 @@
-//! ByteGrad against what the encoded all-reduce computes, against full precision.
+//! ByteGrad against the encoded all-reduce, and against full precision.
 
 use super::{MINIMUM, converged};
 use hexagram_algorithms::bytegrad::ByteGrad;
@@ -9,7 +9,7 @@ use hexagram_algorithms::logical::{Communicator, Error, ReduceOp, TransportKind}
 use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
 use std::sync::{Arc, Barrier};
 
-/// Elements of the tests' model: neither whole blocks nor equal chunks.
+/// Elements of the test model: neither whole blocks nor equal chunks.
 const ELEMENTS: usize = 5003;
 
 fn gradient(rank: usize, step: usize, at: usize) -> f32 {
@@ -48,7 +48,7 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
 #[test]
 fn it_reaches_the_minimum_that_full_precision_reaches() {
     for x in converged(&[0; 4], false, ByteGrad::default(), 200, |_| 0.1).concat() {
-        // As all elements come near each other, so do the ranges that their error is relative to.
+        // As all elements converge, so do the ranges to which their error is relative.
         assert!((x - MINIMUM).abs() < 1e-4, "{x}");
     }
 }
@@ -78,7 +78,7 @@ fn a_gradient_that_is_no_number_is_named() {
         begun.wait();
         let bad = |rank, at| if rank == 1 && at == 4 { f32::NAN } else { 1.0 };
         let mut step = || trainer.step(|_, x| (0..x.len()).map(|at| bad(comm.rank(), at)).collect());
-        // Where ranks read each other's memory, a refusal is known a step later.
+        // If ranks read each other's memory, an error is known one step later.
         Ok((0..3).try_for_each(|_| step()).unwrap_err())
     })
     .unwrap();

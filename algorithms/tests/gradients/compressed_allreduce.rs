@@ -1,5 +1,5 @@
-//! Compressed all-reduce against the reference of each primitive, bit for bit; which codec goes with which feedback;
-//! and the bytes in its header.
+//! Compressed all-reduce against the reference of each primitive, bit for bit; valid combinations of codec and
+//! feedback; and the bytes in its header.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
@@ -13,7 +13,7 @@ use hexagram_algorithms::testing::{payload_of_shapes, payload_per_step};
 use hexagram_algorithms::{Averaging, GradientAllReduce, MeanCodec, Registry, registry};
 use std::sync::Arc;
 
-/// Elements of the tests' model: neither whole blocks nor equal chunks.
+/// Elements of the test model: neither whole blocks nor equal chunks.
 const ELEMENTS: usize = 3001;
 /// γ of each step, a power of two, so that e in units of x is exact.
 const RATES: [f64; 3] = [0.5, 0.125, 0.25];
@@ -48,7 +48,7 @@ fn gradient(rank: usize, step: usize, at: usize) -> f32 {
     (((at * 7 + rank * 31 + step * 13) % 101) as f32 - 50.0) * (1.0 + at as f32 / 1000.0)
 }
 
-/// Returns the parameters after all steps, where `mean` computes what the ranks' gradients become by the formulas.
+/// Returns the parameters after all steps, where `mean` computes the averaged gradients by the formulas.
 fn expected(
     ranks: usize,
     (codec, feedback): (Arc<dyn Codec>, Feedback),

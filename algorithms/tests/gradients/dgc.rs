@@ -1,5 +1,4 @@
-//! Deep gradient compression: where it is SGD with momentum and without, what it must not lose, and the bytes in its
-//! header.
+//! Deep gradient compression: equivalence to SGD with and without momentum, losslessness, and the bytes in its header.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
 use hexagram_algorithms::dgc::Dgc;
@@ -61,7 +60,7 @@ fn what_is_sent_late_has_the_momentum_it_would_have_had() {
     fn gradient(rank: usize, step: usize, x: &[f32]) -> Vec<f32> {
         if step < 6 { pull(rank, step, &vec![step as f32; x.len()]) } else { vec![0.0; x.len()] }
     }
-    // Without new gradients, momenta decay to nothing, and v is sent, five of fifty elements a step.
+    // Without new gradients, momenta decay to 0, and v is sent, five of fifty elements per step.
     let exact = sgd(Sgd { momentum: 0.8, ..Sgd::default() }, 150, gradient);
     let found = Run { rate, steps: 150, ..matrix() };
     let found = found.train(made(Dgc { fraction: 0.1, ..ALL }), gradient);
@@ -114,8 +113,8 @@ fn vectors_are_stepped_with_momentum_whatever_is_sent_of_matrices() {
     assert_eq!(compressed, Run { rate, steps: 30, ..matrix() }.train(made(dgc), pull));
 }
 
-/// Returns how far x ends from the optimum at most, where rank r has ½ (x − r)² and one of twenty elements is sent a
-/// step.
+/// Returns the largest final distance of x from the optimum, if rank r has ½ (x − r)² and one of twenty elements is
+/// sent per step.
 fn distance(rate: f64, steps: usize, hierarchical: bool) -> f64 {
     let run = |comm: Communicator| {
         let dgc = Dgc { fraction: 0.05, momentum: 0.9, masking: true, ..ALL };

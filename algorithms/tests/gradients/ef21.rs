@@ -1,4 +1,4 @@
-//! EF21 against the known decay of its counter-example, against the reference.
+//! EF21 against the known decay on its counter-example, and against the reference.
 
 use super::{MINIMUM, converged};
 use hexagram_algorithms::ef21::{Ef21, Ef21Start};
@@ -31,14 +31,14 @@ fn one_element_of_three_is_enough_where_it_alone_diverges() {
         Ok(norms)
     });
     for norms in found.unwrap() {
-        // Top-1 alone grows by 1 + 11γ/6 a step.
+        // Top-1 alone grows by 1 + 11γ/6 per step.
         let factor = (norms[1199] / norms[599]).powf(1.0 / 600.0);
         assert!((factor - 0.99312).abs() < 1e-4, "{factor} per step");
         assert!(norms[1199] < 1e-3, "{}", norms[1199]);
     }
 }
 
-/// Follows the header for one tensor in f64, with a sort of its own.
+/// Follows the header for one tensor in f64, with its own sort.
 struct ByHand {
     keep: usize,
     momentum: f64,
@@ -47,7 +47,7 @@ struct ByHand {
 }
 
 impl ByHand {
-    /// Returns the direction of a step in which ranks have these gradients; `first` is the start, in the first step.
+    /// Returns the direction of a step with these gradients of the ranks; `first` is the start, in the first step.
     fn step(&mut self, gradients: &[Vec<f64>], first: Option<Ef21Start>) -> Vec<f64> {
         let beta = if first.is_some_and(|start| start != Ef21Start::Zero) { 0.0 } else { self.momentum };
         let known = first == Some(Ef21Start::Gradient);

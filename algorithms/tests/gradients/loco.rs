@@ -1,4 +1,4 @@
-//! LoCo against its steps computed by hand in f64, against two-level feedback.
+//! LoCo against its steps computed by hand in f64, and against two-level feedback.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::Averaging;
@@ -15,7 +15,7 @@ fn made(loco: LoCo) -> impl Fn() -> Made + Sync {
     move || loco.into()
 }
 
-/// Returns what four bits leave of numbers, in blocks.
+/// Returns numbers after encoding in four bits, in blocks.
 fn four_bits(x: &[f64]) -> Vec<f64> {
     let block = |x: &[f64]| {
         let step = x.iter().fold(0.0f64, |largest, x| largest.max(x.abs())) / 7.0;
@@ -30,7 +30,7 @@ fn gradient(rank: usize, step: usize, at: usize) -> f64 {
 
 #[test]
 fn its_steps_are_those_computed_by_hand() {
-    // Every chunk, a third, is two blocks.
+    // Every chunk, a third of the elements, is two blocks.
     let ranks = 3;
     let steps = 14;
     let memory = 0.8;

@@ -21,10 +21,10 @@ use hexagram_algorithms::logical::testing::spawn_hosts;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
 
-/// Minimum of what [`converged`] trains.
+/// Minimum of the function that [`converged`] trains.
 const MINIMUM: f32 = 10.0 / 6.5;
 
-/// Returns the replicas of four ranks on these hosts after some steps, each down a parabola of its own.
+/// Returns the replicas of four ranks on these hosts after some steps, each with its own parabola.
 fn converged(
     hosts: &[usize],
     hierarchical: bool,
@@ -55,7 +55,7 @@ fn converged(
 #[test]
 fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
     let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    // A matrix: some of them send vectors as they are.
+    // A matrix: some algorithms send vectors uncompressed.
     let run = Run { ranks: 3, shape: vec![20, 30], ..Run::default() };
     for name in ["topk-ef", "powersgd(start=0)", "dgc(warm_up=0)", "demo(keep=4)", "ef21", "loco"] {
         blame_rank_1(&run.refused(|| registry::named(name).unwrap(), gradient));

@@ -1,4 +1,4 @@
-//! PowerSGD against its rule in f64, where it is exact, and what it must not lose.
+//! PowerSGD against its rule in f64, where it is exact, and losslessness.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
@@ -31,7 +31,7 @@ fn run() -> Run<f32> {
     Run { shape: vec![ROWS, COLS], ..Run::default() }
 }
 
-/// Returns A B of matrices with so many rows and columns between them, row by row.
+/// Returns A B for matrices with `between` inner columns and rows, in row-major order.
 fn product(a: &[f64], between: usize, b: &[f64]) -> Vec<f64> {
     let columns = b.len() / between;
     let element =
@@ -43,7 +43,7 @@ fn transposed(a: &[f64], columns: usize) -> Vec<f64> {
     (0..columns).flat_map(|column| a.iter().skip(column).step_by(columns).copied()).collect()
 }
 
-/// Returns an orthonormal basis of what the first columns of a matrix span.
+/// Returns an orthonormal basis of the span of the first columns of a matrix.
 fn basis(a: &[f64], columns: usize, rank: usize) -> Vec<f64> {
     let mut found: Vec<Vec<f64>> = Vec::new();
     for column in 0..rank {
@@ -64,24 +64,24 @@ fn projected(p: &[f64], rank: usize, a: &[f64]) -> Vec<f64> {
     product(p, rank, &product(&transposed(p, rank), rows, a))
 }
 
-/// PowerSGD of one matrix in f64, all ranks in one place.
+/// PowerSGD of one matrix in f64, for all ranks.
 struct Single {
     x: Vec<f64>,
     e: Vec<Vec<f64>>,
-    /// Columns of Q side by side: nothing before the first step.
+    /// Columns of Q, concatenated: empty before the first step.
     q: Vec<f64>,
 }
 
 impl Single {
     const RANK: usize = 2;
 
-    /// Makes a step with γ gᵢ. `first` is what the very first step was seen to take from x.
+    /// Makes a step with γ gᵢ. `first` returns the observed change of x in the very first step.
     fn step(&mut self, scaled: &[Vec<f64>], first: impl FnOnce(&[f64]) -> Vec<f64>) {
         for (e, scaled) in self.e.iter_mut().zip(scaled) {
             e.iter_mut().zip(scaled).for_each(|(e, scaled)| *e += scaled);
         }
         let mean = mean(&self.e);
-        // The first Q is drawn, and only what it spans matters: the same as the columns of the first step.
+        // The first Q is random, and only its span matters: that of the columns of the first step.
         let p = match self.q.is_empty() {
             true => basis(&first(&self.x), COLS, Self::RANK),
             false => basis(&product(&mean, COLS, &self.q), Self::RANK, Self::RANK),
@@ -139,7 +139,7 @@ fn its_steps_are_those_of_its_rule() {
 
 #[test]
 fn a_mean_of_its_rank_is_exact() {
-    // Full rank on every rank, but what they have in common is of rank 2.
+    // Full rank on every rank, but their mean has rank 2.
     let gradient = |rank: usize, step: usize, _: &[f32]| -> Vec<f32> {
         let own = full(rank);
         let next = full((rank + 1) % 4);
@@ -174,7 +174,7 @@ fn before_the_start_it_is_an_all_reduce() {
 
 #[test]
 fn what_it_cannot_say_at_once_it_says_later() {
-    // Gradients for six steps at falling learning rates, then none: the error is sent until nothing is left.
+    // Gradients for six steps at falling learning rates, then none: the error is sent until it is 0.
     let rate = |step: usize| 0.1 / (1 + step % 6) as f64;
     let gradient = |rank: usize, step: usize, _: &[f32]| match step {
         0..6 => full(rank + 10 * step),
@@ -201,8 +201,7 @@ fn replicas_stay_identical_and_reach_the_optimum() {
 
 #[test]
 fn vectors_are_those_of_an_all_reduce_however_different_the_ranks_are() {
-    // Every rank is drawn to a minimum of its own, some 10⁴ away from the others': an error of theirs would grow to
-    // 10⁶.
+    // Every rank has its own minimum, some 10⁴ away from the others: the error would grow to 10⁶.
     let gradient = |rank: usize, _: usize, x: &[f32]| {
         let away = [-12_000.0, 1000.0, 3000.0, 8000.0][rank];
         x.iter().enumerate().map(|(at, x)| x - away - at as f32).collect()

@@ -1,4 +1,4 @@
-//! One-bit Adam against Adam, against what its header says step by step.
+//! One-bit Adam against Adam, and against its header step by step.
 
 use super::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
 use super::{MINIMUM, converged};
@@ -17,7 +17,8 @@ fn its_warm_up_is_adam() {
     assert_is_adam(Arc::new(QAdam::default()));
 }
 
-/// The paper's form, the default, and the one that bounds every step, with a D that differs between elements by 50.
+/// The form of the paper, the default, and the one that bounds every step, with a D that differs between elements by a
+/// factor of 50.
 #[test]
 fn its_steps_are_those_of_its_header() {
     let elements = 1203;
@@ -67,7 +68,7 @@ fn its_steps_are_those_of_its_header() {
 
 #[test]
 fn its_step_does_not_grow_after_the_switch() {
-    // Of a gradient that never changes, Adam's direction is its sign in every step.
+    // For a constant gradient, the direction of Adam is its sign in every step.
     spawn(TransportKind::Thread, 2, |comm| {
         for algorithm in [QAdam::default(), QAdam::eight_bits()] {
             let steps = 1500;
@@ -84,8 +85,8 @@ fn its_step_does_not_grow_after_the_switch() {
     .unwrap();
 }
 
-/// The largest step of an element after the warm-up, in units of γ, where elements get their first gradient then, and
-/// have gradients that differ by 10⁷ from each other.
+/// The largest step of an element after the warm-up, in units of γ, if elements get their first gradient then, and
+/// gradients differ by a factor of 10⁷.
 fn largest_step(algorithm: QAdam) -> f64 {
     let size = 64;
     let warmup = algorithm.warmup as usize;
@@ -98,7 +99,7 @@ fn largest_step(algorithm: QAdam) -> f64 {
         let mut largest = 0.0f64;
         for step in 0..warmup + 300 {
             let given = |tensor: usize, at: usize| match (tensor, at % 8) {
-                // Without any gradient at all, ever.
+                // Never any gradient.
                 (1, _) => 0.0,
                 // Without gradients in the warm-up.
                 (0, 0) | (2, _) if step < warmup => 0.0,
@@ -123,7 +124,7 @@ fn steps_are_bounded_by_the_bounded_form_and_not_by_the_papers() {
     for algorithm in [QAdam::default(), QAdam::eight_bits()] {
         let bounded = largest_step(QAdam { frozen: Frozen::bounded(), ..algorithm });
         let papers = largest_step(QAdam { frozen: Frozen::papers(), ..algorithm });
-        // Adam's own bound is 1/√(1 − β₂).
+        // The bound of Adam itself is 1/√(1 − β₂).
         assert!(bounded < 32.0, "{bounded}, {algorithm:?}");
         assert!(papers > 100.0, "{papers}, {algorithm:?}");
     }

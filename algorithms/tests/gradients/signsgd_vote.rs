@@ -1,4 +1,4 @@
-//! signSGD with majority vote: what most ranks say, what becomes of ties, and where it is known to go wrong.
+//! signSGD with majority vote: the majority, ties, and known counter-examples.
 
 use hexagram_algorithms::logical::TransportKind;
 use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts};
@@ -8,7 +8,7 @@ use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, GradientAllReduce};
 use std::sync::{Arc, Barrier};
 
-/// The replica of every rank after so many steps with rank r's gradient at x in step t.
+/// The replica of every rank after `steps` steps with the gradient of rank r at x in step t.
 fn train(
     ranks: usize,
     algorithm: impl Fn() -> AnyAlgorithm + Sync,
@@ -74,7 +74,7 @@ fn most_votes_decide_and_ties_move_nothing_in_the_long_run() {
 
 #[test]
 fn every_rank_has_its_vote_where_hosts_count_them() {
-    // A majority of the hosts is not one of the ranks.
+    // A majority of the hosts is not a majority of the ranks.
     for hosts in [&[0, 0, 0, 1, 2][..], &[0, 0, 1, 1]] {
         let replicas = |hierarchical| {
             let found = spawn_hosts(hosts, |comm| {
@@ -111,8 +111,8 @@ fn it_comes_as_near_to_the_minimum_as_its_step_is_long() {
     }
 }
 
-/// Karimireddy et al. 2019, counter-example 1: f(x) = x/4 of gradients that are 4 for one sample of four, and −1 for
-/// the others. Every rank has one sample a step.
+/// Karimireddy et al. 2019, counter-example 1: f(x) = x/4 with gradients of 4 for one sample of four, and −1 for the
+/// others. Every rank has one sample per step.
 #[test]
 fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
     let given =
@@ -128,9 +128,8 @@ fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
     assert!(by_one_bit < -0.1, "{by_one_bit}");
 }
 
-/// Counter-example 2: f(x) = ½|x₁ + x₂| + |x₁ − x₂|, of which every subgradient has the signs of ±(1, −1).
-/// Counter-example 3: f(x) = ⟨a₁, x⟩² + ⟨a₂, x⟩² with a = ±(1, −1) + ½(1, 1), one of the two a step, of which the same
-/// is true.
+/// Counter-example 2: f(x) = ½|x₁ + x₂| + |x₁ − x₂|; every subgradient has the signs of ±(1, −1). Counter-example 3:
+/// f(x) = ⟨a₁, x⟩² + ⟨a₂, x⟩² with a = ±(1, −1) + ½(1, 1), one of the two per step, with the same property.
 #[test]
 fn it_stays_on_a_line_that_feedback_leaves() {
     let sign = |x: f32| if x < 0.0 { -1.0f32 } else { 1.0 };
@@ -148,7 +147,7 @@ fn it_stays_on_a_line_that_feedback_leaves() {
     let loss_of_second = |x: &[f32]| (x[0] + x[1]).abs() / 2.0 + (x[0] - x[1]).abs();
     let vote = || AnyAlgorithm::from(SignSgdVote { momentum: 0.0 });
     let one_bit = || AnyAlgorithm::from(QAdam { warmup: 2, ..QAdam::default() });
-    // From (1, 1), at which the first gradients of the second function are known to both.
+    // From (1, 1), at which the first gradients of the second function are known for both.
     let found = train(3, vote, (0.01, 1000), &[1.0, 1.0], second);
     assert!(loss_of_second(&found[0]) > 0.99, "{:?}", found[0]);
     let found = train(3, one_bit, (0.01, 1000), &[1.0, 1.0], second);

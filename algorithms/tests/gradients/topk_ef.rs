@@ -1,4 +1,4 @@
-//! Top-k with error feedback: where it is synchronous SGD, what it must not lose.
+//! Top-k with error feedback: equivalence to synchronous SGD, and losslessness.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
@@ -27,7 +27,7 @@ fn what_is_not_sent_at_once_is_sent_later_at_the_rate_of_its_own_step() {
         0..8 => pull(rank, step, &vec![step as f32; x.len()]),
         _ => vec![0.0; x.len()],
     };
-    // Five of fifty elements a step: after ten more steps at a rate above 0, nothing is left.
+    // Five of fifty elements per step: after ten more steps at a rate above 0, no error is left.
     let short = Run { rate, steps: 8, ..Run::default() };
     let long = Run { rate, steps: 8 + 14, ..Run::default() };
     let exact = short.train(|| GradientAllReduce.into(), gradient);

@@ -1,4 +1,4 @@
-//! 0/1 Adam against Adam, against what its header says step by step.
+//! 0/1 Adam against Adam, and against its header step by step.
 
 use super::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
 use super::{MINIMUM, converged};
@@ -21,7 +21,8 @@ fn with_a_variance_that_is_always_measured_it_is_adam() {
     }));
 }
 
-/// Exact steps, encoded ones, and local ones, one and then two at a time, with a D that differs between elements by 50.
+/// Exact steps, encoded ones, and local ones, one and then two at a time, with a D that differs between elements by a
+/// factor of 50.
 #[test]
 fn its_steps_are_those_of_its_header() {
     let moments = Moments { beta1: 0.5, beta2: 0.75, ..Moments::default() };
@@ -52,7 +53,7 @@ fn its_steps_are_those_of_its_header() {
 const ELEMENTS: usize = 1203;
 const STEPS: usize = 11;
 
-/// Returns the ranks' replicas: exact steps 1 and 3, encoded ones 2 and 4, and meetings after 5, 6, 8 and 10.
+/// Returns the replicas of the ranks: exact steps 1 and 3, encoded ones 2 and 4, and averages after 5, 6, 8 and 10.
 fn by_hand(frozen: Frozen, ranks: usize, given: &impl Fn(usize, usize, usize) -> f32) -> Vec<Vec<f64>> {
     let encoding = Encoding::new(Arc::new(Sign::in_blocks(256))).with_feedback(Feedback::TwoLevel);
     let fresh = || Reference::new(&encoding, ranks, ELEMENTS, ReduceOp::Mean);
@@ -78,7 +79,7 @@ fn by_hand(frozen: Frozen, ranks: usize, given: &impl Fn(usize, usize, usize) ->
                 }
             }
             if t == 5 || t % 2 == 0 {
-                // γ m summed up is (x₀ − xᵢ)/D.
+                // The sum of γ m is (x₀ − xᵢ)/D.
                 let way = |rank: usize, at: usize| match rule.d[at] {
                     0.0 => 0.0,
                     d => rule.unit(at) * (start[at] - x[rank][at]) / d,
@@ -119,16 +120,16 @@ fn it_converges_and_replicas_meet_hierarchically_too() {
     let rate = |step: i32| 0.05 * 0.99f64.powi((step - 400).max(0));
     for hierarchical in [false, true] {
         let found = converged(&[0, 0, 1, 1], hierarchical, ZeroOneAdam::default(), 1000, rate);
-        // Steps 401 to 600 come in twos, all later ones in fours.
+        // Steps 401 to 600 come in pairs, all later ones in groups of four.
         assert!(found.iter().all(|replica| *replica == found[0]));
         let mean = found[0].iter().sum::<f32>() / found[0].len() as f32;
         assert!((mean - MINIMUM).abs() < 0.01, "{mean}, hierarchical: {hierarchical}");
-        // What was lost when γ was large is said when it is small.
+        // An error from a large γ is corrected when γ is small.
         assert!(found[0].iter().all(|x| (x - mean).abs() < 0.25), "{:?}", found[0]);
     }
 }
 
-/// Returns how far the elements of a tensor get that never have a gradient, where others of it have one; γ is .1.
+/// Returns how far the elements of a tensor move that never have a gradient, if others of it have one; γ is .1.
 fn way_without_gradients(frozen: Frozen) -> f32 {
     let largest = spawn(TransportKind::Thread, 2, |comm| {
         let algorithm = ZeroOneAdam { freeze: 30, local_doubling: 10, frozen, ..ZeroOneAdam::default() };
@@ -151,7 +152,7 @@ fn way_without_gradients(frozen: Frozen) -> f32 {
 fn what_has_no_gradients_stays_where_it_is_or_near() {
     // D is 0 there.
     assert_eq!(way_without_gradients(Frozen::papers()), 0.0);
-    // What one bit says too much is taken back, as far as it was scaled.
+    // The excess of one bit is corrected, up to its scale.
     let scaled = way_without_gradients(Frozen::bounded());
     let unscaled = way_without_gradients(Frozen::default());
     assert!(scaled < 2.0 && unscaled < 20.0, "{scaled} and {unscaled}");

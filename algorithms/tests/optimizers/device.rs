@@ -1,5 +1,5 @@
-//! Steps on the device under test have the bits of the host's: every optimizer, tensors and sections of many lengths,
-//! several steps, and numbers that are none.
+//! Steps on the device under test have the bits of the host: every optimizer, tensors and sections of many lengths,
+//! several steps, and values that are not finite.
 
 use super::{cases, draw};
 use hexagram_algorithms::logical::testing::{buffer, queue};
@@ -17,14 +17,14 @@ struct Bucket {
     still: Option<usize>,
 }
 
-/// Tensors for every optimizer, of which the largest has more elements than a block of a sum.
+/// Tensors for every optimizer; the largest has more elements than a block of a sum.
 const MIXED: Bucket = Bucket {
     shapes: &[&[3, 7], &[], &[65], &[0, 4], &[16, 20], &[33, 131], &[5]],
     sections: &[0..2, 2..6, 6..7],
     still: None,
 };
-/// Tall, wide, square and flat matrices beside others, which end at the edge of a tile of a product, before it and behind
-/// it; of some the norm is of several sums. The still one is divided by the least norm.
+/// Tall, wide, square and flat matrices among other tensors. Their sides end at, before and after the edge of a tile of
+/// a product; the norm of some consists of several sums. The still one is divided by the smallest norm.
 const MATRICES: Bucket = Bucket {
     shapes: &[
         &[131, 67],
@@ -69,7 +69,7 @@ impl Bucket {
         self.sections.iter().enumerate().map(section).collect()
     }
 
-    /// Returns the gradient of a step: in the last one, every fortieth element of the first half is none that is finite.
+    /// Returns the gradient of a step: in the last one, every fortieth element of the first half is not finite.
     fn gradient<T: Element + From<f32>>(&self, step: u64, tensors: &[Tensor]) -> Vec<T> {
         let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0];
         let len = tensors[tensors.len() - 1].elements.end;
@@ -82,8 +82,8 @@ impl Bucket {
         (0..len).map(|at| T::from(element(at))).collect()
     }
 
-    /// Makes steps on buffers of one queue, with gradients of another one, and returns the bytes of parameters and slots
-    /// after each.
+    /// Makes steps on buffers of one queue, with gradients of another one, and returns the bytes of parameters and
+    /// slots after each.
     fn stepped<T: Element + From<f32>>(
         &self,
         optimizer: &dyn Optimizer,
@@ -157,7 +157,7 @@ fn matrices_have_the_bits_of_the_host_whatever_their_shape_and_what_is_beside_th
 
 #[test]
 fn a_zero_to_which_products_are_added_keeps_its_sign() {
-    // The first row is −0 when it was divided by the norm, and so are its products with the others.
+    // The first row is −0 after the division by the norm, and so are its products with the others.
     let gradients = [-1e-40f32, -1e-40, -1e-40, -1e10, -1e10, -1e10];
     let stepped = |queue: &Queue| -> Result<Vec<u32>> {
         let mut parameters = Buffer::from_slice_on(queue, &[-0.0f32; 6])?;
@@ -174,7 +174,7 @@ fn a_zero_to_which_products_are_added_keeps_its_sign() {
         Ok(parameters.host::<f32>()?.iter().map(|x| x.to_bits()).collect())
     };
     let expected = stepped(&Queue::host()).unwrap();
-    // −0 − (−0) is 0, and −0 − 0 were −0.
+    // −0 − (−0) is 0, and −0 − 0 would be −0.
     assert_eq!(expected[..3], [0; 3]);
     assert_eq!(stepped(&queue()).unwrap(), expected);
 }

@@ -1,8 +1,8 @@
-//! The engine's optimizers against PyTorch's, or their papers' algorithms, over 100 steps: parameter groups, weight
-//! decay, tensors of several shapes in several buckets, both float types; what they refuse, and how they go on from
+//! The optimizers of the engine against those of PyTorch, or the algorithms of their papers, over 100 steps: parameter
+//! groups, weight decay, tensors of several shapes in several buckets, both float types; refusals, and resumption from
 //! checkpoints.
 //!
-//! `vectors.py` has made `vectors.txt`, once.
+//! `vectors.py` has created `vectors.txt`, once.
 
 mod device;
 mod rates;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const VECTORS: &str = include_str!("vectors.txt");
 const STEPS: u64 = 100;
 const RATE: f64 = 0.02;
-/// Shapes of the tensors, of which the fourth is in a group by its name.
+/// Shapes of the tensors; the name of the fourth puts it in a group.
 const SHAPES: [&[usize]; 5] = [&[4, 6], &[5], &[3, 2, 2, 2], &[6, 3], &[]];
 
 /// Every case of `vectors.py`: its optimizer, and true if there are parameter groups.
@@ -58,7 +58,7 @@ fn cases() -> Vec<(&'static str, bool, Arc<dyn Optimizer>)> {
     ]
 }
 
-/// Returns a number in [-1, 1) of 16 bits that looks random: what `vectors.py` draws.
+/// Returns a pseudo-random number in [-1, 1) of 16 bits, the same as in `vectors.py`.
 fn draw(stream: u64, tensor: usize, at: usize) -> f32 {
     let mut h = 0x9E37_79B9u32;
     for number in [stream as u32, tensor as u32, at as u32] {
@@ -81,7 +81,7 @@ fn expected(heading: &str, lines: usize) -> Vec<Vec<f64>> {
     all.take(lines).map(numbers).collect()
 }
 
-/// Trains with an optimizer; returns the largest difference from the vectors, in parts of the larger of 1 and the
+/// Trains with an optimizer; returns the largest difference from the vectors, relative to the larger of 1 and the
 /// number.
 fn difference<T>(name: &str, grouped: bool, optimizer: &Arc<dyn Optimizer>) -> Result<f64>
 where
@@ -90,7 +90,7 @@ where
     let named = ParameterGroup { learning_rate: 0.5, ..ParameterGroup::of(Members::Named("p3".into())) };
     let vectors = ParameterGroup { weight_decay: 0.0, ..ParameterGroup::of(Members::Vectors) };
     let engine = EngineOptions {
-        // The first pass observes another order than is listed, and so moves everything.
+        // The order of the first pass differs from the listed order, so everything moves.
         order: Order::Observed,
         first_bucket_bytes: 40,
         bucket_bytes: 150,
@@ -154,7 +154,7 @@ fn optimizers_go_on_from_a_checkpoint_with_their_groups() {
     }
 }
 
-/// Returns what a training with these options is refused with.
+/// Returns the error of a training with these options.
 fn refusal(engine: EngineOptions) -> String {
     spawn(TransportKind::Thread, 1, |comm| {
         let list = vec![Parameter { name: "w".into(), dtype: DType::F32, shape: vec![2, 2] }];
@@ -283,7 +283,7 @@ fn groups_that_cannot_be_meant_are_refused() {
 
 #[test]
 fn what_muon_remembers_is_averaged_with_the_replicas() {
-    // Decentralized replicas differ, and their slots with them, of which those of matrices have no second moments.
+    // Decentralized replicas differ, and so do their slots; matrices have no second moments.
     let moments = spawn(TransportKind::Thread, 3, |comm| {
         let optimizer = Arc::new(Muon::default());
         let setup = Setup { optimizer, ..Setup::default() };

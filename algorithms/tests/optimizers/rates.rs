@@ -1,4 +1,4 @@
-//! Learning rates against PyTorch's schedules, and how the engine follows them.
+//! Learning rates against the schedules of PyTorch, and how the engine follows them.
 
 use super::*;
 use hexagram_algorithms::{LearningRate, Mode, RateSchedule};
@@ -34,12 +34,12 @@ fn every_schedule_has_the_rates_of_pytorchs() {
             let found = rate.at(step as u64);
             assert!((found - expected).abs() < 1e-12 * RATE, "{name} {step}: {found} and not {expected}");
         }
-        // Where the schedule is over, the last rate stays.
+        // After the end of the schedule, the last rate stays.
         assert!(rate.at(u64::MAX).is_finite(), "{name}");
     }
 }
 
-/// Makes steps with a gradient of 1, and adds where x is after each.
+/// Makes steps with a gradient of 1, and appends x after each.
 fn path(engine: &mut DataParallel, steps: usize, path: &mut Vec<f64>) -> Result<()> {
     for _ in 0..steps {
         engine.begin(Mode::Synchronize)?;
@@ -72,7 +72,7 @@ fn the_engine_follows_its_schedule_until_another_rate_is_set() {
         assert_eq!(engine.learning_rate(), Some(0.25));
         engine.set_learning_rate(2.0);
         path(&mut engine, 1, &mut found)?;
-        // Of the step's number, wherever it begins.
+        // A function of the step number, wherever it begins.
         engine.set_learning_rate(LearningRate { base: 8.0, schedule, ..LearningRate::default() });
         path(&mut engine, 1, &mut found)?;
         assert_eq!(found, [-1.0, -1.75, -2.25, -4.25, -4.25]);
@@ -85,7 +85,7 @@ fn the_engine_follows_its_schedule_until_another_rate_is_set() {
 fn a_checkpoint_goes_on_with_its_schedule_and_is_refused_by_another() {
     let schedule = RateSchedule::Cosine { steps: 12, end: 0.1 };
     let rate = LearningRate { base: 0.7, warmup: 3, start: 0.3, schedule };
-    // Given in the options, and set while training: then the checkpoint is all that knows it.
+    // Set in the options, and during the training: then only the checkpoint contains it.
     for given in [Some(rate), None] {
         spawn(TransportKind::Thread, 2, |comm| {
             let begin = || -> Result<DataParallel> {

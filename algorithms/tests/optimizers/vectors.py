@@ -1,11 +1,11 @@
-"""Makes vectors.txt: what PyTorch's optimizers and learning-rate schedules do, for the tests beside this file.
+"""Creates vectors.txt: the results of PyTorch optimizers and learning-rate schedules, for the tests in this folder.
 
     python3 -m venv venv && venv/bin/pip install torch numpy
     venv/bin/python vectors.py > vectors.txt
 
-Sgd, Adam, AdamW and Muon are torch.optim's; Lion, LAMB and LARS, which it lacks, are written down here from their papers'
-algorithms, apart from the Rust code. Gradients are no function of the parameters, but drawn from integers, and exact in
-both float types, so that both programs see the same ones.
+Sgd, Adam, AdamW and Muon are from torch.optim, which lacks Lion, LAMB and LARS: these are implemented here from the
+algorithms of their papers, independently of the Rust code. Gradients do not depend on the parameters: they are drawn
+from integers, and exact in both float types, so that both programs use the same ones.
 
     case <name> <f32 or f64> <step>        then a line a tensor: its elements after so many steps
     schedule <name>                        then one line: the learning rate of each step
@@ -23,7 +23,7 @@ TENSORS = [("in.weight", (4, 6)), ("in.bias", (5,)), ("conv.weight", (3, 2, 2, 2
 
 
 def draw(*numbers):
-    """Returns a number in [-1, 1) of 16 bits that looks random."""
+    """Returns a pseudo-random number in [-1, 1) of 16 bits."""
     h = 0x9E3779B9
     for number in numbers:
         h = ((h ^ number) * 0x85EBCA6B + 0xC2B2AE35) & 0xFFFFFFFF
@@ -38,7 +38,7 @@ def drawn(stream, tensor, dtype):
 
 
 def groups(name, shape, grouped):
-    """Returns the factors of learning rate and weight decay of a tensor's parameter group."""
+    """Returns the factors of learning rate and weight decay of the parameter group of a tensor."""
     if grouped and name.startswith("head."):
         return 0.5, 1.0
     if grouped and len(shape) < 2:
@@ -56,7 +56,7 @@ class Lion:
         b1, b2 = self.betas
         m = state.setdefault("m", torch.zeros_like(x))
         c = b1 * m + (1 - b1) * g
-        # As the authors' code has it: decayed first, and by one factor.
+        # As in the authors' code: decayed first, and by one factor.
         x *= 1 - rate * self.decay * decay
         x -= rate * torch.sign(c)
         state["m"] = b2 * m + (1 - b2) * g
@@ -111,7 +111,7 @@ def from_paper(rule, rate):
 
 
 def from_torch(kind, rate, decay, matrices=None, **options):
-    """Runs torch.optim; `matrices` are Muon's options, and the others then those of the AdamW beside it."""
+    """Runs torch.optim; `matrices` are the options of Muon, and the others those of AdamW for the rest."""
 
     def run(parameters, factors):
         def listed(chosen, decay):
@@ -128,7 +128,8 @@ def from_torch(kind, rate, decay, matrices=None, **options):
         optimizers = [kind(listed(rest, decay), **options)] if rest else []
         flat = {}
         if taken:
-            # torch.optim.Muon takes matrices only: a kernel of a convolution is one of its outputs by all the rest.
+            # torch.optim.Muon accepts matrices only: the kernel of a convolution is viewed as its outputs by all the
+            # rest.
             flat = {at: parameters[at].view(parameters[at].shape[0], -1) for at in taken}
             wants = {name: value for name, value in matrices.items() if name != "without"}
             muon_decay = wants.pop("weight_decay")
@@ -204,7 +205,7 @@ def case(name, grouped, rule, dtype):
 
 
 def schedules():
-    """Returns names with functions that make the schedule of an optimizer."""
+    """Returns names with functions that create the schedule of an optimizer."""
     S = torch.optim.lr_scheduler
 
     def warmed_up(after, steps=10, start=0.1):

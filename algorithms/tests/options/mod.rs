@@ -1,4 +1,4 @@
-//! Options of every algorithm: as text, from code, in checkpoints, and out of their ranges. Each file is a module here.
+//! Options of every algorithm: as text, in code, in checkpoints, and out of range. Each file is a module here.
 
 mod options_of_a_checkpoint;
 mod out_of_range;

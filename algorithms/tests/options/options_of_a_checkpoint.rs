@@ -1,4 +1,4 @@
-//! A checkpoint of an algorithm with other options: what its state means would be another thing.
+//! A checkpoint of an algorithm with other options: its state would have a different meaning.
 
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;

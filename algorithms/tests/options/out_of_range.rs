@@ -1,5 +1,5 @@
-//! Numbers out of their ranges in algorithms that were built: refused at the start, in one line that names option, value
-//! and range. Every option of every algorithm is refused so as typed text in `spelling.rs`, by the same checks.
+//! Numbers out of range in algorithms built in code: refused at the start, in one line that names option, value and
+//! range. `spelling.rs` tests the same checks for every option of every algorithm as text.
 
 use hexagram_algorithms::bytegrad::ByteGrad;
 use hexagram_algorithms::choco_sgd::ChocoSgd;
@@ -23,7 +23,7 @@ use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, Averaging, Frozen, Moments, Registry};
 use std::sync::Arc;
 
-/// Algorithms with one option out of its range, its name, and the value as it is printed.
+/// Algorithms with one option out of range, its name, and the value as printed.
 fn wrong() -> [(AnyAlgorithm, &'static str, &'static str); 10] {
     let moments = Moments { beta2: f64::NAN, ..Moments::default() };
     let frozen = Frozen { clip: Some(0.0), ..Frozen::default() };

@@ -1,5 +1,5 @@
-//! Every algorithm by its text: it is what it prints, and every wrong option is refused in one line, from text and from
-//! code.
+//! Every algorithm by its text: it prints as that text, and every invalid option is refused in one line, from text and
+//! from code.
 
 use hexagram_algorithms::deepsqueeze::DeepSqueeze;
 use hexagram_algorithms::local_sgd::LocalSgd;
@@ -96,8 +96,8 @@ fn says_what_to_choose(error: &str) -> bool {
     ["; choose ", "; use ", "; did you mean "].iter().any(|words| error.contains(words))
 }
 
-/// Fails unless every wrong value of every option of what a catalogue has is refused in one line, which names the
-/// option, the value and what to choose. `refusal` returns the error of a text.
+/// Fails unless every invalid value of every option in a catalogue is refused in one line, which names the option, the
+/// value and the valid values. `refusal` returns the error of a text.
 fn refuses_all<T: 'static>(catalogue: &Catalogue<T>, refusal: impl Fn(&str) -> String) -> usize {
     let mut fields = 0;
     for (name, _) in catalogue.names() {
@@ -177,7 +177,7 @@ fn every_wrong_value_of_every_field_names_field_and_value() {
     assert!(fields > 100, "{fields}");
 }
 
-/// Codec of a user's own: the sign, under another name.
+/// Codec of a user: the sign, under another name.
 #[derive(Debug, Clone)]
 struct Ours(Sign);
 
@@ -217,7 +217,7 @@ impl Codec for Ours {
     }
 }
 
-/// Schedule of a user's own.
+/// Schedule of a user.
 #[derive(Debug, Clone)]
 struct Twice {
     steps: u64,
@@ -257,7 +257,7 @@ fn codecs_and_graphs_of_a_users_own_are_typed_once_they_are_registered() {
     let error =
         AnyAlgorithm::from(DeepSqueeze { codec, ..DeepSqueeze::default() }).check().unwrap_err().to_string();
     assert!(error.ends_with("block of ours is 0; choose whole, or a whole number, 1 or more"), "{error}");
-    // Unregistered, a schedule prints what it is.
+    // An unregistered schedule prints its contents.
     let own = Arc::new(vec![Topology::Ring.mixing(2, 0).unwrap()]);
     let printed = AnyAlgorithm::from(hexagram_algorithms::sgp::Sgp { schedule: own.clone() }).to_string();
     assert_eq!(printed, format!("sgp(graph={own:?})"));

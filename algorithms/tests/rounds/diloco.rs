@@ -1,5 +1,5 @@
-//! DiLoCo and streaming DiLoCo against local SGD, against each other, against their rules written out, and against the
-//! bytes in their headers.
+//! DiLoCo and streaming DiLoCo against local SGD, against each other, against their rules by hand, and the bytes in
+//! their headers.
 
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::local_sgd::LocalSgd;
@@ -27,7 +27,7 @@ fn minimum(rank: usize, at: usize) -> f64 {
     ((rank * 13 + at * 7) % 11) as f64 - 5.0
 }
 
-/// Replicas of all ranks after so many steps, settling after those of `settle`.
+/// Replicas of all ranks after some steps, with a settle after the steps in `settle`.
 fn train(
     transport: TransportKind,
     ranks: usize,
@@ -62,12 +62,12 @@ fn replica(
     Ok(trainer.parameters()?.remove(0))
 }
 
-/// One element under streaming DiLoCo's rule, on all ranks.
+/// One element under the rule of streaming DiLoCo, on all ranks.
 struct Scalar {
     x: Vec<f64>,
     theta: f64,
     velocity: f64,
-    /// The step after which it is due, and Δ.
+    /// The step after which the change is due, and Δ.
     change: Option<(u64, f64)>,
 }
 
@@ -84,7 +84,7 @@ impl Scalar {
     }
 }
 
-/// What [`train`] has to find, from the rule.
+/// The expected result of [`train`], from the rule.
 fn reference(rule: &StreamingDiLoCo, ranks: usize, steps: u64) -> Vec<Vec<f64>> {
     let element = |at: usize| -> Vec<f64> {
         let begins = |fragment: u64| ELEMENTS * fragment as usize / rule.fragments as usize;
@@ -121,7 +121,7 @@ fn with_outer_sgd_it_is_local_sgd() {
     let diloco = train(&|| DiLoCo { period: 8, outer: SGD, ..DiLoCo::default() }.into());
     let local = train(&|| LocalSgd { period: 8, ..LocalSgd::default() }.into());
     for (one, other) in diloco.iter().flatten().zip(local.iter().flatten()) {
-        // 4e-16, relative to what was subtracted and added.
+        // 4e-16, relative to the numbers subtracted and added.
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
     }
 }
@@ -159,7 +159,7 @@ fn streamings_steps_are_those_of_its_rule_settled_or_not() {
         [(6, 3, 2, 0.5), (5, 1, 4, 0.0), (4, 7, 3, 0.25), (3, 80, 0, 0.5), (1, 1, 0, 0.5), (7, 2, 0, 1.0)];
     for (period, fragments, delay, own) in rules {
         let rule = streaming(period, fragments, delay, own);
-        // All transports once.
+        // All transports, once.
         let cases = if fragments == 3 { cases(&[1, 3]) } else { vec![(TransportKind::Thread, 3)] };
         for (transport, ranks) in cases {
             let expected = reference(&rule, ranks, 29);
@@ -210,7 +210,7 @@ fn a_change_is_on_its_way_during_the_delay_and_no_longer() {
         )?;
         for step in 0..20 {
             trainer.step(|_, x| {
-                // Rank 1 stands still after its change was sent, until the others are about to need it.
+                // Rank 1 stops after its change was sent, until the others are about to need it.
                 if comm.rank() == 1 && step == period {
                     let arrivals = arrivals.lock().unwrap();
                     (0..2).for_each(|_| arrivals.recv_timeout(Duration::from_secs(120)).unwrap());
@@ -249,14 +249,14 @@ fn adam_inside_comes_near_the_minimum_in_any_precision() {
         run(|| StreamingDiLoCo { precision: Precision::Bits8, ..StreamingDiLoCo::default() }.into()),
         run(|| StreamingDiLoCo { precision: Precision::Bits4, ..StreamingDiLoCo::default() }.into()),
     ];
-    // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum; what precision
-    // adds to that is far less.
+    // Adam scales steps differently on each rank, so that ranks agree at a point near the minimum; the effect of
+    // precision is much smaller.
     let [diloco, full, bits8, bits4] = found;
     assert!(diloco < 0.5 && full < 0.8, "{found:?}");
     assert!((bits8 - full).abs() < 0.002 && (bits4 - full).abs() < 0.04, "{found:?}");
 }
 
-/// Rounds of two steps with Δᵢ in 4 bits, from the rule in f64 and the codec alone, and what the codec loses in them.
+/// Rounds of two steps with Δᵢ in 4 bits, from the rule in f64 and the codec alone, and the codec error in them.
 #[test]
 fn four_bits_are_added_up_as_they_come_and_lose_a_ninth_at_most() {
     let elements = 1300;

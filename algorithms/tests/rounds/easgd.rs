@@ -1,4 +1,4 @@
-//! Elastic averaging against its rule written out, its stability boundary.
+//! Elastic averaging against its rule by hand, and its stability boundary.
 
 use crate::replicas::{Made, Run, furthest};
 use hexagram_algorithms::Sgd;
@@ -16,7 +16,7 @@ fn problem() -> Quadratic {
     Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] }
 }
 
-/// Returns the springs' extensions in a step, of a period of 3 and β = 0.9, and moves the centre by them.
+/// Returns the extensions of the springs in a step, with a period of 3 and β = 0.9, and moves the centre by them.
 fn springs(step: usize, x: &[f64], centre: &mut f64) -> Vec<f64> {
     let due = step % 3 == 2;
     let extension: Vec<f64> = x.iter().map(|x| if due { x - *centre } else { 0.0 }).collect();
@@ -48,7 +48,7 @@ fn it_is_its_rule_written_out() {
     }
 }
 
-/// EAMSGD as its paper writes it, with γ that changes; what the engine holds is x + δ v.
+/// EAMSGD as in its paper, with a variable γ; the engine holds x + δ v.
 #[test]
 fn with_momentum_it_is_eamsgd_written_out() {
     let rate = |step: usize| 0.05 + 0.01 * (step % 3) as f64;
@@ -75,7 +75,7 @@ fn with_momentum_it_is_eamsgd_written_out() {
     }
 }
 
-/// |x| after so many steps on f(x) = x²/2 from 1, with α at so many times the boundary of stability.
+/// |x| after some steps on f(x) = x²/2 from 1, with α at a multiple of the boundary of stability.
 fn at_boundary(times: f64, ranks: usize) -> f64 {
     let rate = |_: usize| 0.1;
     let eta = 0.1;
@@ -98,7 +98,7 @@ fn it_is_stable_up_to_the_boundary_and_no_further() {
 
 #[test]
 fn replicas_end_around_the_optimum_which_is_where_their_centre_rests() {
-    // At rest, c is the mean of all x, and xᵢ = c − γ gᵢ/α: the gradients sum to zero.
+    // In equilibrium, c is the mean of all x, and xᵢ = c − γ gᵢ/α: the gradients sum to zero.
     let problem = problem();
     let run = Run { initial: 0.7, steps: 400, shape: vec![1], ..Run::default() };
     let found = run.train(made(1, 0.9), |rank, _, x| problem.gradient(rank, x));

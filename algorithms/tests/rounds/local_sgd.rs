@@ -6,7 +6,7 @@ use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
 
-/// The parameter of every rank after so many steps on f(x) = a(x − b)²/2.
+/// The parameter of every rank after `steps` steps on f(x) = a(x − b)²/2.
 fn train(algorithm: impl Fn() -> AnyAlgorithm + Sync, steps: usize) -> Vec<f64> {
     let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
     let run = |comm: Communicator| {

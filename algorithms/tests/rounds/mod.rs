@@ -1,4 +1,4 @@
-//! Algorithms whose ranks meet after some steps: against their rules, step by step, and the bytes of their headers.
+//! Algorithms whose ranks average after some steps: against their rules, step by step, and the bytes of their headers.
 //! Each file is a module here.
 
 mod diloco;

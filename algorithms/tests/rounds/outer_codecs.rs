@@ -1,4 +1,4 @@
-//! Algorithms whose ranks meet after some steps, with a codec: against their rules in f64 and the codec alone.
+//! Algorithms whose ranks average after some steps, with a codec: against their rules in f64 and the codec alone.
 
 use crate::replicas::{Run, furthest, optimum, pull};
 use hexagram_algorithms::diloco::{DiLoCo, Inner, Outer};
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 const ELEMENTS: usize = 1300;
 const RATE: f64 = 0.1;
-/// Number of steps of a period, and of periods.
+/// Number of steps in a period, and number of periods.
 const PERIOD: usize = 3;
 const PERIODS: usize = 5;
 
-/// Gradients that do not depend on x, so that neither do changes.
+/// Gradients that do not depend on x, so that changes do not either.
 fn gradient(rank: usize, step: usize, at: usize) -> f32 {
     ((at * 7 + rank * 31 + step * 13) % 101) as f32 / 50.0 - 0.9 + (at % 3) as f32
 }
@@ -40,7 +40,7 @@ fn train(transport: TransportKind, ranks: usize, algorithm: AnyAlgorithm) -> Vec
     .unwrap()
 }
 
-/// Replicas of which the outer step makes θ, given θ, what it remembers and Δ of an element.
+/// Replicas after an outer step that computes θ from θ, its state and Δ of an element.
 fn by_hand(ranks: usize, outer: impl Fn(f64, &mut f64, f64) -> f64) -> Vec<f64> {
     let encoding = Encoding::new(Arc::new(Sign::in_blocks(256))).with_feedback(Feedback::TwoLevel);
     let mut reference = Reference::new(&encoding, ranks, ELEMENTS, ReduceOp::Mean);
@@ -97,7 +97,7 @@ fn post_local_sgd_encodes_the_change_since_its_start() {
     let found = train(TransportKind::Thread, 3, encoded.into());
     let exact = LocalSgd { period: start, ..LocalSgd::post(start) };
     let exact = train(TransportKind::Thread, 3, exact.into());
-    // What two levels have not sent yet is of the last changes, not of all since the beginning.
+    // The unsent rest of two levels stems from the last changes, not from all since the beginning.
     let far = found[0].iter().zip(&exact[0]).map(|(found, exact)| (found - exact).abs()).fold(0.0, f32::max);
     assert!(found.iter().all(|replica| *replica == found[0]) && far < 4.0, "{far}");
 }
@@ -150,8 +150,8 @@ fn the_bytes_are_those_of_the_codec_in_every_period() {
     }
 }
 
-/// An element that is sent in every 1/δ-th round only steps 1/δ times as far, and an outer momentum multiplies that by
-/// 1/(1 − μ): the changes settle where the step is short enough, as without a codec.
+/// An element that is sent only in every 1/δ-th round steps 1/δ times as far, and an outer momentum multiplies that by
+/// 1/(1 − μ): with short enough steps the changes converge, as without a codec.
 #[test]
 fn coarse_changes_settle_under_an_outer_momentum_where_the_step_is_short_enough() {
     let distance = |feedback: &str, gain: f64, steps: usize| {
@@ -169,7 +169,7 @@ fn coarse_changes_settle_under_an_outer_momentum_where_the_step_is_short_enough(
         });
         furthest(&found.unwrap()[0], &optimum(3, 100))
     };
-    // Ranks whose minima lie apart keep an error feedback moving.
+    // Ranks with different minima keep an error feedback moving.
     for (feedback, most) in [("difference", 1e-2), ("error", 3.0)] {
         let settled = distance(feedback, 1.5, 800);
         assert!(settled < most, "{feedback}: {settled}");

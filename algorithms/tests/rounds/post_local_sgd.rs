@@ -1,4 +1,4 @@
-//! Post-local SGD at its two ends.
+//! Post-local SGD at both extremes.
 
 use crate::replicas::{Made, Run, pull};
 use hexagram_algorithms::GradientAllReduce;

@@ -1,4 +1,4 @@
-//! SlowMo against local SGD, against heavy-ball momentum worked out by hand.
+//! SlowMo against local SGD, and against heavy-ball momentum computed by hand.
 
 use crate::replicas::{Made, Run, furthest};
 use hexagram_algorithms::d_psgd::DPsgd;
@@ -70,7 +70,7 @@ fn with_it_it_is_a_heavy_ball_over_periods() {
 fn over_sgp_it_is_both_rules_by_hand() {
     let problem = problem();
     let gradient = |rank: usize, _: usize, x: &[f64]| problem.gradient(rank, x);
-    // Who sends to whom; all share out equally, and keep a share.
+    // The destinations of each rank; all distribute equally, and keep a share.
     let destinations: [&[usize]; 4] = [&[1, 2], &[2], &[3], &[0]];
     let graph = Mixing::push(4, |rank| destinations[rank].iter().copied().collect()).unwrap();
     let base = || AnyAlgorithm::from(Sgp { schedule: Arc::new(graph.clone()) });
@@ -123,8 +123,8 @@ fn over_a_base_without_slow_momentum_it_is_the_base_and_means() {
             gradient,
         )
     };
-    // Whose period never ends: a base that works after the gradients, one that does before; and whose replicas are
-    // equal.
+    // With a period that never ends: a base that works after the gradients, one that works before them; and one with
+    // equal replicas.
     for base in [AnyAlgorithm::from(Sgp::default()), DPsgd::default().into()] {
         assert_eq!(over(100, base.clone()), run.train(|| base.clone(), gradient), "{base}");
     }

@@ -1,5 +1,5 @@
 //! Algorithms that make an outer step after some local ones, against their rules in f64 on data that differ between
-//! ranks: with the inner optimizer, the selection and the quantizer written out.
+//! ranks: inner optimizer, selection and quantizer are implemented here.
 
 mod muloco;
 mod sparse_loco;
@@ -28,9 +28,9 @@ fn start() -> Model {
     shapes().iter().enumerate().map(tensor).collect()
 }
 
-/// Returns a rank's gradient at x: of a quadratic whose curvature and minimum are its own.
+/// Returns the gradient of a rank at x: of a quadratic with its own curvature and minimum.
 fn gradient(rank: usize, tensor: usize, at: usize, x: f64) -> f64 {
-    // No two of like size, so that f32 selects what f64 does.
+    // No two of similar size, so that f32 selects the same as f64.
     let minimum = 1.5 * (0.7317 * at as f64 + 1.913 * rank as f64 + 0.577 * tensor as f64).sin();
     (0.5 + 0.3 * rank as f64) * (x - minimum)
 }
@@ -60,8 +60,8 @@ fn train<T: Element>(
     .unwrap()
 }
 
-/// Returns θ in the end, by the rule: `local` makes a rank's step in a model, and `send` makes of a rank's change in a
-/// tensor what arrives of it.
+/// Returns the final θ by the rule: `local` makes a step of a rank in a model, and `send` returns the received part of
+/// the change of a rank in a tensor.
 fn by_hand(
     ranks: usize,
     outer: Outer,
@@ -111,7 +111,7 @@ impl Sparse {
         Sparse { errors: vec![zeros; ranks], kept, share, chunk }
     }
 
-    /// Returns what arrives of a change, with `quantize` for the kept values; 0 elsewhere.
+    /// Returns the received part of a change, with `quantize` for the kept values; 0 elsewhere.
     fn send(
         &mut self,
         (rank, tensor): (usize, usize),

@@ -1,4 +1,4 @@
-//! MuLoCo: its rule with Muon and AdamW written out, with and without a codec.
+//! MuLoCo: its rule with Muon and AdamW by hand, with and without a codec.
 
 use super::{Model, PERIOD, Sparse, assert_near, by_hand, gradient, shapes, train};
 use hexagram_algorithms::Averaging;
@@ -30,7 +30,7 @@ fn orthogonal(x: &[f64], (rows, columns): (usize, usize)) -> Vec<f64> {
     x
 }
 
-/// Momentum of every tensor, and AdamW's second moment.
+/// Momentum of every tensor, and the second moment of AdamW.
 struct Muon {
     first: Model,
     second: Model,

@@ -1,4 +1,4 @@
-//! SparseLoCo: its rule with selection and quantizer, and what it is without them.
+//! SparseLoCo: its rule with selection and quantizer, and its equivalent without them.
 
 use super::{Model, PERIOD, Sparse, assert_near, by_hand, gradient, train};
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
@@ -15,7 +15,7 @@ fn sgd(rank: usize, _: u64, x: &mut Model) {
     }
 }
 
-/// Returns the mean of each value's bin, of four that are 1.5 deviations wide, the third around the mean.
+/// Returns the mean of the bin of each value, of four bins that are 1.5 deviations wide, the third around the mean.
 fn two_bits(values: &[f64]) -> Vec<f64> {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
