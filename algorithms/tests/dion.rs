@@ -192,7 +192,7 @@ fn without_a_gradient_nothing_moves_and_what_comes_later_is_followed() {
     let still = Run { steps: 3, shape: vec![6, 5], ..run };
     assert_eq!(still.train(made(Dion::default()), gradient)[0], [0.0; 30]);
     let moved = Run { steps: 4, ..still }.train(made(Dion::default()), gradient).remove(0);
-    // For rank 1: a step of length √(rows / columns).
+    // The direction has rank 1: the step has length √(rows / columns).
     let length = moved.iter().map(|x| x * x).sum::<f32>().sqrt();
     assert!((length - 0.1 * 1.2f32.sqrt()).abs() < 1e-5, "{length}");
 }

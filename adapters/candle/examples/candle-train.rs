@@ -1,9 +1,9 @@
 //! Trains a small convolutional net on handwritten digits or MNIST, or ResNet-50 on CIFAR-10, on several ranks: `cargo
 //! run --release -p hexagram-candle --example candle-train`.
 //!
-//! Read [`train`] and [`step`]: they are an ordinary candle program but for the lines about `replica`, and work the same
-//! under our own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never trained on, is
-//! every fifth digit, or the test part of the other data sets.
+//! Read [`train`] and [`step`]: they are an ordinary candle program except for the lines about `replica`, and work the
+//! same under our own launcher, mpirun and torchrun, over shared memory, TCP or threads. Every fifth digit, or the test
+//! part of the other data sets, is held out, and never used for training.
 
 mod common;
 
@@ -28,7 +28,7 @@ Train a small convolutional net on handwritten digits, or ResNet-50 on CIFAR-10,
 
 Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.";
 
-/// Options of this program, beside those of every training.
+/// Options of this program, in addition to those of every training.
 #[derive(Args, Clone)]
 struct Own {
     /// Model: small (for digits), resnet14 or resnet50, which get colour images shifted and mirrored
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs one rank of the training, from its first parameter to the report; returns the exit code.
+/// Runs one rank of the training, from the initial parameters to the report; returns the exit code.
 fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, Failure> {
     let comm = Communicator::open(world, 0)?;
     let Place { device, queue } = Place::open(run.options.device, world.local_rank())?;
@@ -84,7 +84,7 @@ fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, F
     let build = |vb| own.model.build(vb, data.shape);
     let varmap = seeded(run.options.seed, (dtype, &device), build)?;
 
-    // Here, and where `replica` steps in `step`, this differs from a program for one process.
+    // Only this, and the calls of `replica` in `step`, differ from a program for one process.
     let engine = EngineOptions { queue, ..run.engine() };
     let of_rank = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
     let options = ReplicaOptions { algorithm: run.algorithm.clone(), engine, dtype, ..of_rank };
@@ -109,7 +109,7 @@ fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, F
     session.finish(&mut trained)
 }
 
-/// Makes a step on one batch, together with all ranks; returns this rank's loss.
+/// Makes a step on one batch, together with all ranks; returns the loss of this rank.
 fn step(
     replica: &mut Replica,
     model: &dyn Parts,

@@ -1,9 +1,10 @@
-//! Trains ResNet-50 on CIFAR-10 by two ranks, in the steps of the basic example of PyTorch's DistributedDataParallel:
-//! `cargo run --release -p hexagram-candle --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is
-//! not fetched; without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one
-//! rank.
+//! Trains ResNet-50 on CIFAR-10 with two ranks, like the basic example of PyTorch's DistributedDataParallel: `cargo run
+//! --release -p hexagram-candle --example ddp -- FOLDER`, with the folder of the binary version of CIFAR-10 (not
+//! downloaded); without a folder, on the built-in handwritten digits. Under `hexagram run`, mpirun or torchrun it is
+//! one rank.
 //!
-//! What `dist.init_process_group` does is `World::join`, `DDP` is `Replica`, and `pin_memory` is `Pinned`, within `share`.
+//! `World::join` corresponds to `dist.init_process_group`, `Replica` to `DDP`, and `Pinned`, in `share`, to
+//! `pin_memory`.
 
 mod common;
 
@@ -26,12 +27,12 @@ use hexagram_lab::run::{Failure, failure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Train ResNet-50 by two ranks, as the basic example of PyTorch's DistributedDataParallel does.
+/// Train ResNet-50 with two ranks, like the basic example of PyTorch's DistributedDataParallel.
 #[derive(Parser)]
 struct Options {
     /// Folder with CIFAR-10 (binary version) or MNIST; without it, handwritten digits
     data: Option<PathBuf>,
-    /// Weights to begin with, in safetensors, by torchvision's names
+    /// Initial weights, in safetensors, with the names of torchvision
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// Images per rank and step
@@ -68,7 +69,7 @@ fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
     let copies = queue.another()?;
     let mut train_loader = share(dataset, of_loader, &copies)?;
 
-    // Rank 0's parameters are everybody's.
+    // All ranks get the parameters of rank 0.
     let mut varmap = VarMap::new();
     let resnet50 = |vb| ResNet::new(vb, ResNetOptions::resnet50());
     let of_replica = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };

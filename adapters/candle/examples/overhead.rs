@@ -1,7 +1,7 @@
-//! Measures what hooks, copies and overlap add to a candle training step: `cargo run
-//! --release -p hexagram-candle --example overhead`.
+//! Measures the overhead of hooks and copies, and the overlap, in a candle training step: `cargo run --release -p
+//! hexagram-candle --example overhead`.
 //!
-//! The ranks take turns, each turn in periods of several steps that all ranks begin together:
+//! The ranks measure in turns; a turn has periods of several steps, which all ranks begin together:
 //!
 //! ```text
 //! local        candle alone: forward, backward, step of candle's SGD; the ranks compute side by side and say nothing
@@ -9,12 +9,12 @@
 //! hexagram     forward, then Replica::step: synchronized, the engine steps    (or backward_step with candle's SGD)
 //! ```
 //!
-//! and the figure is hexagram − all-reduce − local, as a share of local: of whole periods, summed, never of a lucky
-//! step. The model is that of the benchmarks, square linear layers with ReLU between them, or with `--model` one that
-//! `candle-train` knows, on images of noise.
+//! and the result is hexagram − all-reduce − local, as a share of local: from the sums of whole periods, never from the
+//! fastest step. The model is that of the benchmarks, square linear layers with ReLU between them, or with `--model` a
+//! model of `candle-train`, on images of noise.
 //!
-//! On a GPU (`--device cuda`) calls return before the work is done, which each period waits for in the end. One rank tells
-//! what hooks and copies cost, as there is no all-reduce; what communication overlaps with, `candle-train --trace` draws.
+//! On a GPU (`--device cuda`) calls return before the work is done; each period waits for it at the end. One rank shows
+//! the cost of hooks and copies, as there is no all-reduce; `candle-train --trace` shows the overlap of communication.
 
 mod common;
 
@@ -104,7 +104,7 @@ enum Net {
     Known(Box<dyn Parts>),
 }
 
-/// Channels, rows and columns of the images for a model that `train` knows.
+/// Channels, rows and columns of the images for a model that `train` supports.
 const IMAGE: [usize; 3] = [3, 32, 32];
 
 impl Net {
@@ -174,7 +174,7 @@ fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) 
     Ok(())
 }
 
-/// Makes a step of candle alone.
+/// Makes a step with candle alone.
 fn local(
     options: &Options,
     device: &Device,
@@ -207,7 +207,7 @@ fn registered(comm: &Communicator, replica: &Replica, place: &Place) -> Result<V
     Ok(buckets.map(make).collect::<hexagram::Result<_>>()?)
 }
 
-/// Returns the seconds that so many steps take, all ranks starting together, until the device is done.
+/// Returns the seconds of a period, with a common start of all ranks, until the device is done.
 fn period(
     comm: &Communicator,
     steps: usize,

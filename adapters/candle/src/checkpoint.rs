@@ -1,9 +1,8 @@
-//! Checkpoints of a replica: what the engine has, the model's running statistics, and the parameters where candle's own
-//! optimizer steps.
+//! Checkpoints of a replica: the engine state, the running statistics of the model, and the parameters if an optimizer
+//! of candle steps.
 //!
-//! What candle's optimizers remember is private to them. [`candle_nn::SGD`] remembers nothing, so that a training with
-//! it goes on bit for bit; with any other of the framework's, a checkpoint would go on from moments of zero, and is
-//! refused.
+//! The state of candle optimizers is private. [`candle_nn::SGD`] has no state, so a training with it continues bit for
+//! bit. With other optimizers of candle, a checkpoint would continue with moments of zero, and is refused.
 
 use crate::error::{Error, Result};
 use crate::parameters::Entry;
@@ -14,16 +13,17 @@ use hexagram_algorithms::checkpoint::{Checkpoints, Record};
 use hexagram_algorithms::logical::{self, ReduceOp};
 use std::path::PathBuf;
 
-/// Prefix of the names of a checkpoint's tensors that the engine does not have.
+/// Prefix of the names of tensors in a checkpoint that the engine does not have.
 const MODEL: &str = "model.";
 
 impl Replica {
-    /// Saves everything that the next steps depend on: the engine's state, the model's running statistics, and its
-    /// parameters where candle's optimizer steps; and `own`, what the program adds. A collective call, between steps.
+    /// Saves all state on which the next steps depend: that of the engine, the running statistics of the model, and its
+    /// parameters if an optimizer of candle steps; and `own`, the records of the program. A collective call, between
+    /// steps.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] on all ranks after steps of an optimizer of the framework other than [`candle_nn::SGD`],
-    /// whose state is not reached; as [`Checkpoints::save`].
+    /// [`Error::Hexagram`] on all ranks after steps of a candle optimizer other than [`candle_nn::SGD`], whose state is
+    /// not accessible; as [`Checkpoints::save`].
     pub fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<PathBuf> {
         self.check_reached()?;
         let mut own = own;
@@ -35,14 +35,14 @@ impl Replica {
             )?;
         }
         let saved = checkpoints.save(&mut self.engine, own);
-        // What the algorithm had under way has come to an end, whether or not it is saved.
+        // The background work of the algorithm has been completed, whether or not the state is saved.
         let settled = self.settled();
         let path = saved?;
         settled.map(|()| path)
     }
 
-    /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there
-    /// is none. A collective call, before the first step or between steps.
+    /// Continues from the newest checkpoint that all ranks have; returns the records that the program had added, or
+    /// `None` without a checkpoint. A collective call, before the first step or between steps.
     ///
     /// # Errors
     /// As [`Replica::save`], and as [`Checkpoints::load`].
@@ -50,7 +50,7 @@ impl Replica {
         self.load_if(checkpoints, |_| Ok(()))
     }
 
-    /// Goes on as [`load`](Self::load), if `fits` accepts what the program had added.
+    /// Continues like [`load`](Self::load), if `fits` accepts the records that the program had added.
     ///
     /// # Errors
     /// As [`Checkpoints::load_if`].
@@ -79,13 +79,13 @@ impl Replica {
         Ok(Some(own))
     }
 
-    /// Returns what the engine does not have.
+    /// Returns the tensors that the engine does not have.
     pub(crate) fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
         let flat = self.engine.works_on_parameters();
         self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
     }
 
-    /// Fails on all ranks if the optimizer of one has a state that no checkpoint has. A collective call.
+    /// Fails on all ranks if an optimizer on any rank has a state that cannot be saved. A collective call.
     fn check_reached(&self) -> Result<()> {
         let mut unreached = [i32::from(self.unreached.is_some())];
         self.engine.communicator().blocking().all_reduce(&mut unreached, ReduceOp::Max)?;

@@ -1,5 +1,5 @@
-//! Checks of a backward pass: that its loss is of the parameters that all ranks have, and that its gradients reach the
-//! engine.
+//! Checks of a backward pass: its loss was computed with the parameters that all ranks have, and its gradients reach
+//! the engine.
 
 use crate::error::{Error, Result};
 use crate::parameters::Entry;
@@ -7,10 +7,11 @@ use crate::replica::Replica;
 use candle_core::backprop::GradStore;
 
 impl Replica {
-    /// Checks that the copies with which the model computes are fresh. If they are stale, the loss is that of another
-    /// model, on this rank only. Looking at all of them would cost a pass over the parameters; a step of an optimizer
-    /// shows in any few elements, and a lasting change of a single one in a large tensor is found some steps later.
-    /// What is changed and changed back is not. On a GPU all are looked at, and it is told a pass later.
+    /// Checks that the model computes with up-to-date copies of the parameters. With stale copies, the loss would be
+    /// that of another model, on this rank only. A comparison of all elements would cost a pass over the parameters.
+    /// Instead it compares a few elements: a step of an optimizer shows in any of them, and a lasting change of a
+    /// single element in a large tensor is found some steps later. A change that is undone is not found. On a GPU all
+    /// elements are compared, and the result is available one pass later.
     pub(crate) fn check_fresh(&self) -> Result<()> {
         let Some(stale) = self.home.stale(&self.parameters, self.passes)? else { return Ok(()) };
         let what = format!("parameter `{}` was changed without its replica", self.parameters[stale].name);
@@ -19,7 +20,7 @@ impl Replica {
         Err(Error::usage(what, remedy))
     }
 
-    /// Checks that no gradient reached a parameter past its tap: it would not be synchronized.
+    /// Checks that no gradient bypassed the tap of its parameter: it would not be synchronized.
     pub(crate) fn check_untapped(&self, gradients: &GradStore) -> Result<()> {
         match self.tensors.iter().find(|entry| gradients.get(&entry.var).is_some()) {
             None => Ok(()),
@@ -34,7 +35,7 @@ impl Replica {
         }
     }
 
-    /// Checks that the pass has waited for all parameters: with one of the step before, the loss would be that of
+    /// Checks that the pass has waited for all parameters: with one from the step before, the loss would be that of
     /// another model.
     pub(crate) fn check_awaited(&self) -> Result<()> {
         let Some(index) = self.awaited.borrow().first().copied() else { return Ok(()) };

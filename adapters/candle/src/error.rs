@@ -1,4 +1,4 @@
-//! Errors between candle and hexagram.
+//! Errors of candle and hexagram.
 
 use hexagram_algorithms::logical;
 use std::fmt;
@@ -10,10 +10,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Error of hexagram: communication, or a parameter without gradient.
+    /// Error of hexagram: communication, or a parameter without a gradient.
     #[error(transparent)]
     Hexagram(Box<logical::Error>),
-    /// Error of candle: shapes, types, the user's model.
+    /// Error of candle: shapes, types, the model of the user.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
@@ -25,7 +25,7 @@ impl From<logical::Error> for Error {
 }
 
 impl fmt::Debug for Error {
-    /// Writes the text for people: it is what a `main` that returns an error prints.
+    /// Writes the message: the output of a `main` that returns an error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -36,7 +36,7 @@ impl Error {
         logical::Error::usage(what, remedy).into()
     }
 
-    /// Returns what the other ranks are told when this one cannot go on.
+    /// Returns the error for the other ranks when this one cannot continue.
     pub(crate) fn to_hexagram(&self) -> logical::Error {
         match self {
             Error::Hexagram(error) => (**error).clone(),

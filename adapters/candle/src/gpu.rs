@@ -1,7 +1,8 @@
-//! A model on a GPU: candle's tensors as hexagram's buffers, in the order of candle's stream.
+//! A model on a GPU: candle tensors as buffers of hexagram, in the order of the candle stream.
 //!
-//! candle computes on one stream, by default that of the thread that asks, and its calls return before the work is done;
-//! so does the hook in its backward pass. What hexagram copies from there waits for what candle had enqueued by then.
+//! candle computes on one stream, by default that of the calling thread, and its calls return before the work is done;
+//! so does the hook in its backward pass. Copies by hexagram from there wait for the work that candle had enqueued
+//! before.
 
 use crate::error::{Error, Result};
 use crate::parameters::Entry;
@@ -20,17 +21,17 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A GPU that has a model.
+/// A GPU with a model.
 pub(crate) struct Gpu {
     device: CudaDevice,
     exchange: Exchange<OnGpu>,
-    /// Parameters that were not equal to their copies in the model, once a pass has compared them.
+    /// Parameters that were not equal to their copies in the model, after a pass has compared them.
     unequal: OnceLock<Unequal>,
 }
 
 impl Gpu {
-    /// Opens the GPU of candle's device; the engine's buckets are made there unless its queue is of that GPU already. The
-    /// program waits for work of the GPU for `limit` at most.
+    /// Opens the GPU of the candle device. The buckets of the engine are created there, unless its queue already
+    /// belongs to that GPU. The program waits at most `limit` for work of the GPU.
     pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
         let DeviceLocation::Cuda { gpu_id } = device.location() else {
             return Err(Error::usage("candle's device is not a GPU", "make it with Device::new_cuda"));
@@ -49,8 +50,8 @@ impl Gpu {
             return Err(Error::usage(what, "leave out EngineOptions::queue, which then is the model's"));
         }
         let stream = device.cuda_stream();
-        // SAFETY: candle has retained the GPU's primary context, in which its stream is; the stream lives as long as its
-        // handle, or is a default one.
+        // SAFETY: candle has retained the primary context of the GPU, which contains its stream; the stream lives as
+        // long as its handle, or is a default one.
         let stream = unsafe { gpu.foreign_stream(stream.cu_stream().cast(), Arc::new(Arc::clone(&stream))) };
         Ok(Gpu { device: device.clone(), exchange: Exchange::new(queue, stream), unequal: OnceLock::new() })
     }
@@ -63,17 +64,17 @@ impl Gpu {
         Ok(self.exchange.give_back()?)
     }
 
-    /// Returns a point in candle's work so far, for traces.
+    /// Returns a timestamp after the work of candle so far, for traces.
     pub(crate) fn timestamp(&self) -> Arc<dyn Timestamp> {
         self.exchange.timestamp()
     }
 
-    /// Returns a contiguous tensor as a buffer. To read it, or between [`receive`](Self::receive) and
+    /// Returns a contiguous tensor as a buffer. Use it only for reading, or between [`receive`](Self::receive) and
     /// [`give_back`](Self::give_back).
     pub(crate) fn borrow(&self, tensor: &Tensor) -> Result<Buffer> {
         let tensor = OnGpu::new(tensor)?;
-        // SAFETY: all callers in this crate have called `receive` before, on candle's thread, and call `give_back` before
-        // candle goes on, unless the tensor is a gradient: that nobody ever writes again.
+        // SAFETY: all callers in this crate have called `receive` before, on the thread of candle, and call `give_back`
+        // before candle continues, unless the tensor is a gradient, which is never written again.
         Ok(unsafe { self.exchange.borrow(tensor) }?)
     }
 
@@ -90,7 +91,8 @@ impl Gpu {
         Ok(tensor)
     }
 
-    /// Returns which parameter was not equal to its copy when this was called before, and enqueues the next comparison.
+    /// Returns the index of a parameter that differed from its copy in the previous call, and enqueues the next
+    /// comparison.
     pub(crate) fn stale(&self, parameters: &[Entry]) -> Result<Option<usize>> {
         let unequal = match self.unequal.get() {
             Some(unequal) => unequal,
@@ -99,7 +101,7 @@ impl Gpu {
                 self.unequal.get_or_init(|| made)
             }
         };
-        // Before the queue waits for the forward pass that is under way.
+        // Before the queue waits for the current forward pass.
         let found = unequal.first()?;
         self.receive()?;
         for (index, Entry { var, tap, .. }) in parameters.iter().enumerate() {
@@ -112,9 +114,9 @@ impl Gpu {
     }
 }
 
-/// Contiguous tensor of candle's in the memory of a GPU.
+/// Contiguous candle tensor in the memory of a GPU.
 pub(crate) struct OnGpu {
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _tensor: Tensor,
     address: NonZeroUsize,
     dtype: DType,
@@ -123,7 +125,7 @@ pub(crate) struct OnGpu {
 
 impl OnGpu {
     fn new(tensor: &Tensor) -> Result<Self> {
-        // The same memory, without the graph that led to it.
+        // The same memory, without its graph.
         let tensor = tensor.detach();
         let dtype = values::dtype(&tensor)?;
         let len = tensor.elem_count();
@@ -143,10 +145,10 @@ impl OnGpu {
     }
 }
 
-/// Returns the address of a storage's first element.
+/// Returns the address of the first element of a storage.
 fn address(storage: &CudaStorage) -> Result<u64> {
     let stream = storage.device.cuda_stream();
-    // What each gives beside the address is an event, recorded when it is dropped, for streams other than candle's own.
+    // Each variant also returns an event, recorded when it is dropped, for streams other than that of candle.
     let address = match &storage.slice {
         CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
         CudaStorageSlice::F64(slice) => slice.device_ptr(&stream).0,
@@ -157,8 +159,7 @@ fn address(storage: &CudaStorage) -> Result<u64> {
     Ok(address)
 }
 
-// SAFETY: the tensor is contiguous, which was looked at; its storage keeps its memory as long as it lives, and never
-// moves it.
+// SAFETY: the tensor is contiguous, as checked; its storage keeps its memory as long as it lives, and never moves it.
 unsafe impl DeviceTensor for OnGpu {
     fn address(&self) -> NonNull<u8> {
         NonNull::without_provenance(self.address)

@@ -1,4 +1,4 @@
-//! Memory of a model's tensors, and the way of their numbers to the engine and back.
+//! Memory of the tensors of a model, and the transfer of their elements to the engine and back.
 
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Memory of a model.
 ///
-/// On a GPU, tensors are written in an [`exchange`](Self::exchange): hexagram waits for candle before it, and candle for
-/// hexagram after it.
+/// On a GPU, tensors are written in an [`exchange`](Self::exchange): hexagram waits for candle before it, and candle
+/// for hexagram after it.
 #[derive(Clone)]
 pub(crate) enum Home {
     Host,
@@ -24,8 +24,8 @@ pub(crate) enum Home {
 }
 
 impl Home {
-    /// Opens the memory of a device, and has the engine make its buckets there. The program waits for work of that device
-    /// for `limit` at most.
+    /// Opens the memory of a device, and makes the engine create its buckets there. The program waits at most `limit`
+    /// for work of that device.
     pub(crate) fn open(device: &Device, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
         engine.queue.set_limit(limit);
         match device {
@@ -50,7 +50,7 @@ impl Home {
         matches!(self, Home::Host)
     }
 
-    /// Lets traces have the times at which a GPU computes candle's passes.
+    /// Adds the times of the passes of candle on a GPU to traces.
     pub(crate) fn stamp_passes(&self, engine: &mut DataParallel) {
         match self {
             Home::Host => _ = engine,
@@ -62,8 +62,8 @@ impl Home {
         }
     }
 
-    /// Runs `work`, which reads and writes tensors, behind what candle has enqueued so far and before what it enqueues
-    /// from then on.
+    /// Runs `work`, which reads and writes tensors, after the work that candle has enqueued so far and before later
+    /// work.
     pub(crate) fn exchange<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         match self {
             Home::Host => work(),
@@ -77,7 +77,7 @@ impl Home {
         }
     }
 
-    /// Runs `work` with a gradient's elements where they are: candle never changes them.
+    /// Runs `work` with the elements of a gradient in place: candle never changes them.
     pub(crate) fn lend_gradient<R>(
         &self,
         gradient: &Tensor,
@@ -94,7 +94,7 @@ impl Home {
         }
     }
 
-    /// Runs `work` with a tensor's elements: where they are on the host, and with a copy on a GPU, as candle may change
+    /// Runs `work` with the elements of a tensor: in place on the host, and with a copy on a GPU, as candle may change
     /// them before the work is done.
     pub(crate) fn lend<R>(&self, tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
         match self {
@@ -104,7 +104,7 @@ impl Home {
         }
     }
 
-    /// Returns a copy of a tensor's elements, where they are.
+    /// Returns a copy of the elements of a tensor, in the same memory.
     pub(crate) fn to_buffer(&self, tensor: &Tensor) -> Result<Buffer> {
         match self {
             Home::Host => values::to_buffer(tensor),
@@ -125,7 +125,7 @@ impl Home {
         }
     }
 
-    /// Puts the elements of a flat buffer into tensors that exist, in an [`exchange`](Self::exchange).
+    /// Writes the elements of a flat buffer into existing tensors, in an [`exchange`](Self::exchange).
     pub(crate) fn overwrite(&self, tensors: &[&Tensor], elements: &ReadView) -> Result<()> {
         match self {
             Home::Host => values::overwrite(tensors, elements),
@@ -136,9 +136,9 @@ impl Home {
         }
     }
 
-    /// Returns the number of a parameter that is not equal to its copy in the model, as far as is known: on the host, by
-    /// a look at some elements, other ones with each `turn`; on a GPU, by what was compared a turn before, where what is
-    /// compared now is read in the [`exchange`](Self::exchange) that follows.
+    /// Returns the index of a parameter that differs from its copy in the model, if one is found. On the host it
+    /// compares some elements, different ones in each `turn`. On a GPU it returns the result of the comparison a turn
+    /// earlier; the current comparison is read in the next [`exchange`](Self::exchange).
     pub(crate) fn stale(&self, parameters: &[Entry], turn: u64) -> Result<Option<usize>> {
         match self {
             Home::Host => {

@@ -27,7 +27,7 @@
 //!         let build = |vb| linear(3, 1, vb);
 //!         let (model, mut replica) = Replica::build(&comm, &varmap, ReplicaOptions::default(), build)?;
 //!         let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?;
-//!         // Each rank has samples of its own.
+//!         // Each rank has its own samples.
 //!         let x = Tensor::full(comm.rank() as f32, (4, 3), &Device::Cpu)?;
 //!         let loss = model.forward(&x)?.sqr()?.mean_all()?;
 //!         replica.backward_step(&mut optimizer, &loss)?;
@@ -39,32 +39,32 @@
 //! # Ok::<(), hexagram_candle::algorithms::logical::Error>(())
 //! ```
 //!
-//! The engine's own optimizer is faster, and the same for every algorithm: set [`EngineOptions::optimizer`] in
+//! The optimizer of the engine is faster, and works with every algorithm: set [`EngineOptions::optimizer`] in
 //! [`ReplicaOptions::engine`], call [`Replica::set_learning_rate`], and then, for each batch, [`Replica::forward`] and
-//! [`Replica::step`] in place of `backward_step`. [`sync_batch_norm`] normalizes over the samples of all ranks.
+//! [`Replica::step`] instead of `backward_step`. [`sync_batch_norm`] normalizes over the samples of all ranks.
 //!
 //! [`EngineOptions::optimizer`]: algorithms::EngineOptions::optimizer
 //!
-//! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the
-//! model sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete
-//! (`tap.rs`); that costs memory for a copy of the parameters.
+//! Gradients are communicated during the backward pass of candle. candle has no hooks, so each parameter in the model
+//! is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`); this
+//! needs memory for a copy of the parameters.
 //!
-//! With [`Overlap::Forward`] in the engine's options a step leaves its parameters on their way, and the forward pass calls
-//! [`Replica::wait_for`] before each module.
+//! With [`Overlap::Forward`] in the engine options, a step leaves its parameters in progress, and the forward pass
+//! calls [`Replica::wait_for`] before each module.
 //!
 //! [`Overlap::Forward`]: algorithms::Overlap::Forward
 //!
 //! # Features
 //! | feature | adds | needs |
 //! |---|---|---|
-//! | `cuda` | models on NVIDIA GPUs: [`ReplicaOptions::device`] | CUDA's toolkit, to build candle's kernels |
+//! | `cuda` | models on NVIDIA GPUs: [`ReplicaOptions::device`] | the CUDA toolkit, to build the candle kernels |
 //!
-//! On a GPU, hooks return before a gradient is computed: its copy to a bucket, and so the bucket's communication, wait on
-//! the device for what candle has enqueued by then, and candle waits there for new parameters; the program waits for
-//! nothing but the end of each step's communication. The replica is used on the thread that built it, as candle's stream is
-//! by default that of a thread. A parameter that was changed without its replica is found a pass later than on the host.
-//! [`sync_batch_norm`] is for models in host memory. The feature has run on one H100, and
-//! not yet on two GPUs.
+//! On a GPU, hooks return before a gradient is computed. The copy of the gradient to a bucket, and so the communication
+//! of the bucket, waits on the device for the work that candle has enqueued before; candle waits there for new
+//! parameters. The program itself waits only for the end of the communication of each step. Use the replica on the
+//! thread that built it, as the candle stream is by default that of a thread. A parameter changed without its replica
+//! is found one pass later than on the host. [`sync_batch_norm`] is for models in host memory. The feature has run on
+//! one H100, and not yet on two GPUs.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

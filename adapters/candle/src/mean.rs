@@ -1,4 +1,4 @@
-//! The mean of the replicas: to save in the end, and to evaluate while the training goes on.
+//! The mean of the replicas: to save at the end, and to evaluate during the training.
 
 use crate::error::{Error, Result};
 use crate::home::Home;
@@ -8,8 +8,8 @@ use hexagram_algorithms::engine::{Evaluation, consensus_distance};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp};
 
 impl Replica {
-    /// Replaces every parameter and running statistic by its mean over the ranks: the model to evaluate and to save,
-    /// whatever the algorithm. A collective call.
+    /// Replaces every parameter and running statistic by its mean over the ranks, for evaluation and saving, with any
+    /// algorithm. A collective call.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
@@ -22,10 +22,10 @@ impl Replica {
         self.settled()
     }
 
-    /// Runs `evaluate` while the mean of all replicas, running statistics included, is in the place of each: in the
-    /// model's tensors and in its `VarMap`. Afterwards every replica is as it was, bit for bit, so that the training
-    /// goes on as if nothing had been; an asynchronous algorithm is [settled](Self::settle) first. A collective call,
-    /// between steps.
+    /// Runs `evaluate` while every replica is replaced by the mean of all, including running statistics: in the tensors
+    /// of the model and in its `VarMap`. Afterwards every replica is restored, bit for bit, and the training continues
+    /// without a difference; an asynchronous algorithm is [settled](Self::settle) first. A collective call, between
+    /// steps.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -40,7 +40,7 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// Those of `evaluate`; [`Error::Hexagram`] if communication failed.
+    /// The errors of `evaluate`; [`Error::Hexagram`] if communication failed.
     pub fn evaluate_mean<T, E: From<Error>>(
         &mut self,
         evaluate: impl FnOnce() -> Result<T, E>,
@@ -69,7 +69,7 @@ impl Replica {
     }
 }
 
-/// Tensors that the engine does not have, with the values that they had.
+/// Tensors that the engine does not have, with their original values.
 struct Apart {
     home: Home,
     kept: Vec<(Entry, Buffer)>,
@@ -83,7 +83,7 @@ impl Apart {
         Ok(Apart { home, kept })
     }
 
-    /// Puts the mean over the ranks in the place of each tensor; returns the means.
+    /// Replaces each tensor by its mean over the ranks; returns the means.
     fn show_mean(&self, comm: &Communicator) -> Result<Vec<Buffer>> {
         let show = |(entry, own): &(Entry, Buffer)| {
             let mut mean = own.copied()?;

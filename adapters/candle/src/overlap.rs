@@ -1,17 +1,17 @@
-//! Communication beside the next forward pass: the model waits for one module's parameters after another, and only these
-//! are given to it. candle calls nobody before a module computes, so the program says where one begins.
+//! Communication during the next forward pass: the model waits for the parameters of one module after another, and gets
+//! only these. candle has no callback before a module computes, so the program marks where one begins.
 
 use crate::error::{Error, Result};
 use crate::replica::Replica;
 
 impl Replica {
-    /// Waits until the parameters of a module are as the last step leaves them, and gives them to the model: those whose
-    /// name is `module`, or begins with it and a point; all for the empty name.
+    /// Waits until the parameters of a module have their values after the last step, and copies them to the model:
+    /// those whose name is `module`, or begins with it and a dot; all for the empty name.
     ///
-    /// With [`Overlap::Forward`](hexagram_algorithms::Overlap::Forward) a step returns while its parameters are on their
-    /// way, and the forward pass calls this before each module, by the names of its `VarBuilder`. A pass in which a
-    /// parameter was not waited for ends with an error that names it. Without that option, and outside of training steps,
-    /// it returns at once; all other calls wait by themselves.
+    /// With [`Overlap::Forward`](hexagram_algorithms::Overlap::Forward), a step returns while its parameters are in
+    /// progress, and the forward pass calls this before each module, with the names of its `VarBuilder`. A pass that
+    /// did not wait for a parameter ends with an error that names it. Without that option, and outside training steps,
+    /// it returns immediately; all other calls wait themselves.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -30,8 +30,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Hexagram`](crate::Error::Hexagram) if there is no such parameter, and with what has ended the
-    /// communication of the last step, after which no rank can go on.
+    /// [`Error::Hexagram`](crate::Error::Hexagram) for an unknown parameter, and the error that ended the communication
+    /// of the last step, after which ranks cannot continue.
     pub fn wait_for(&self, module: &str) -> Result<()> {
         let is_in = |name: &str| match name.strip_prefix(module) {
             Some(rest) => module.is_empty() || rest.is_empty() || rest.starts_with('.'),

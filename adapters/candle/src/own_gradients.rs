@@ -1,10 +1,10 @@
-//! Gradients of tensors that are each rank's own, between the backward passes of a step and the optimizer.
+//! Gradients of the tensors that each rank keeps for itself, between the backward passes of a step and the optimizer.
 
 use crate::error::Result;
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
-/// Sums of this rank's gradients.
+/// Sums of the gradients of this rank.
 pub(crate) struct OwnGradients(Vec<(Var, Option<Tensor>)>);
 
 impl OwnGradients {
@@ -25,7 +25,7 @@ impl OwnGradients {
         Ok(())
     }
 
-    /// Moves the sums to what an optimizer gets.
+    /// Moves the sums to the gradients of the optimizer.
     pub(crate) fn move_to(&mut self, gradients: &mut GradStore) {
         for (var, sum) in &mut self.0 {
             if let Some(sum) = sum.take() {
@@ -34,7 +34,7 @@ impl OwnGradients {
         }
     }
 
-    /// Forgets the sums.
+    /// Clears the sums.
     pub(crate) fn clear(&mut self) {
         self.0.iter_mut().for_each(|(_, sum)| *sum = None);
     }

@@ -1,4 +1,4 @@
-//! Parameters from which the model is built: a `VarMap` whose parameters come out tapped.
+//! Parameters from which the model is built: a `VarMap` that returns tapped parameters.
 
 use crate::error::Result;
 use crate::home::Home;
@@ -10,34 +10,34 @@ use candle_nn::{Init, VarMap};
 use hexagram_algorithms::logical::ReadView;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One tensor that the model asked for.
+/// One tensor that the model requested.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) var: Var,
-    /// Tensor that the model uses instead; none for buffers, which the forward pass writes by itself.
+    /// Tensor that the model uses instead; none for buffers, which the forward pass writes directly.
     pub(crate) tap: Option<Tensor>,
 }
 
 impl Entry {
-    /// Writes new values into `Var` and tap, in one pass. As [`Home::overwrite`].
+    /// Writes new values to the `Var` and the tap, in one pass. As [`Home::overwrite`].
     pub(crate) fn publish(&self, home: &Home, values: &ReadView) -> Result<()> {
         let tensors: Vec<&Tensor> = std::iter::once(self.var.as_tensor()).chain(&self.tap).collect();
         home.overwrite(&tensors, values)
     }
 }
 
-/// Tensors in the order in which the model asked for them, which is about the order in which it uses them.
+/// Tensors in the order in which the model requested them, which is similar to the order of their use.
 #[derive(Clone, Default)]
 pub(crate) struct Asked {
-    /// Those that make the replica.
+    /// Tensors of the replica.
     pub(crate) entries: Vec<Entry>,
-    /// Those that are each rank's own.
+    /// Tensors that each rank keeps for itself.
     pub(crate) ignored: Vec<(String, Var)>,
 }
 
 impl Asked {
-    /// Returns what the model has got for a name before.
+    /// Returns the tensor that the model has already received for a name.
     fn known(&self, name: &str, tensor: &Tensor) -> Option<Tensor> {
         let entry = self.entries.iter().find(|entry| entry.name == name);
         // Tied weights share one tap, so that its gradient is the sum of all uses.

@@ -1,4 +1,4 @@
-//! One rank's copy of a candle model, trained together with the other ranks' copies.
+//! The copy of a candle model on one rank, trained together with those of the other ranks.
 
 use crate::error::{Error, Result};
 use crate::home::Home;
@@ -19,47 +19,48 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// This rank's copy of a model, and its connection to the others.
+/// The copy of a model on this rank, and its connection to the others.
 ///
-/// A step is [`Replica::step`], with the engine's own optimizer ([`EngineOptions::optimizer`](hexagram_algorithms::EngineOptions::optimizer)), or
-/// [`Replica::backward_step`], with one of candle's. The first is faster: the engine steps on flat memory, from where
-/// the parameters reach `Var` and model in one pass.
+/// A step is [`Replica::step`], with the optimizer of the engine
+/// ([`EngineOptions::optimizer`](hexagram_algorithms::EngineOptions::optimizer)), or [`Replica::backward_step`], with
+/// one of candle. The former is faster: the engine steps on flat memory, and the parameters are copied to the `Var`s
+/// and the model in one pass.
 ///
-/// A `Var` that the model did not get from the builder is neither synchronized nor, so that replicas cannot drift apart
-/// through it, ever given a gradient.
+/// A `Var` that the model did not get from the builder is not synchronized. It never gets a gradient either, so
+/// replicas cannot drift apart through it.
 pub struct Replica {
     pub(crate) engine: DataParallel,
     pub(crate) home: Home,
-    /// Parameters, in the engine's numbering.
+    /// Parameters, by index in the engine.
     pub(crate) parameters: Vec<Entry>,
-    /// Everything that makes the replica, running statistics included.
+    /// All tensors of the replica, including running statistics.
     pub(crate) tensors: Vec<Entry>,
-    /// Backward passes so far.
+    /// Number of backward passes so far.
     pub(crate) passes: u64,
-    /// Gradients of tensors that are this rank's own.
+    /// Gradients of the tensors that each rank keeps for itself.
     own_gradients: OwnGradients,
-    /// True if running statistics were made alike before the forward pass of this step.
+    /// True if running statistics were synchronized before the forward pass of this step.
     forwarded: bool,
-    /// True if the algorithm is told the loss.
+    /// True if the algorithm receives the loss.
     tells_loss: bool,
-    /// Sum of the losses of the step under way.
+    /// Sum of the losses of the current step.
     loss: f64,
-    /// True if a step leaves parameters on their way: [`Overlap::Forward`].
+    /// True if a step leaves parameters in progress: [`Overlap::Forward`].
     pub(crate) overlaps_forward: bool,
-    /// Parameters that the last step has left on its way, and no wait has brought to the model yet.
+    /// Parameters that the last step has left in progress, and that no wait has copied to the model yet.
     pub(crate) awaited: RefCell<BTreeSet<usize>>,
-    /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
+    /// Type of the candle optimizer that has stepped, if it may have state that a checkpoint lacks.
     pub(crate) unreached: Option<&'static str>,
 }
 
 impl Replica {
-    /// Builds the model with `model`, from a builder over `varmap`; gives it rank 0's values, on every rank.
+    /// Builds the model with `model`, from a builder over `varmap`, and copies the values of rank 0 to every rank.
     ///
-    /// A collective call. Values that `varmap` already holds (a loaded checkpoint) are kept, as an ordinary builder
-    /// does.
+    /// A collective call. Values that `varmap` already contains (a loaded checkpoint) are kept, as by an ordinary
+    /// builder.
     ///
     /// # Errors
-    /// What `model` returns; [`Error::Hexagram`] if the ranks build different models.
+    /// The errors of `model`; [`Error::Hexagram`] if the ranks build different models.
     pub fn build<M>(
         comm: &Communicator,
         varmap: &VarMap,
@@ -120,7 +121,7 @@ impl Replica {
         Ok((model, replica))
     }
 
-    /// Gives every replica rank 0's parameters and running statistics.
+    /// Copies the parameters and running statistics of rank 0 to every replica.
     fn broadcast(&mut self) -> Result<()> {
         for Entry { var, .. } in &self.tensors {
             let mut values = self.home.to_buffer(var)?;
@@ -130,20 +131,19 @@ impl Replica {
         self.refresh()
     }
 
-    /// Sets the learning rate γ of the steps from here on, a number or a schedule, the same on all ranks.
-    /// [`Replica::step`] needs it; [`Replica::backward_step`] takes it from candle's optimizer.
+    /// Sets the learning rate γ of later steps, a number or a schedule, the same on all ranks. [`Replica::step`] needs
+    /// it; [`Replica::backward_step`] takes it from the optimizer of candle.
     pub fn set_learning_rate(&mut self, rate: impl Into<LearningRate>) {
         self.engine.set_learning_rate(rate);
     }
 
-    /// Begins a training forward pass: call it before that. Running statistics become the same on all ranks, as
-    /// [`EngineOptions::buffers`](hexagram_algorithms::EngineOptions::buffers) says, for which ranks wait for each other if the model has any; and algorithms that
-    /// communicate parameters begin to, beside that pass. Without this call statistics become the same after each step,
-    /// and such algorithms begin only with the backward pass.
+    /// Begins a training step: call it before the forward pass. Running statistics are synchronized as set by
+    /// [`EngineOptions::buffers`](hexagram_algorithms::EngineOptions::buffers), for which ranks wait for each other if
+    /// the model has any. Algorithms that communicate parameters start, and overlap with that pass. Without this call,
+    /// statistics are synchronized after each step, and such algorithms start only with the backward pass.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that has ended between two
-    /// gradients.
+    /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that ended between two gradients.
     pub fn forward(&mut self) -> Result<()> {
         self.check_all_evaluated()?;
         self.synchronize_statistics()?;
@@ -151,7 +151,7 @@ impl Replica {
         Ok(self.engine.forward()?)
     }
 
-    /// Makes running statistics the same on all ranks.
+    /// Synchronizes the running statistics.
     fn synchronize_statistics(&mut self) -> Result<()> {
         let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
         if !statistics.is_empty() && self.engine.communicator().size() > 1 {
@@ -167,7 +167,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Ends a step: running statistics that no [`Replica::forward`] has made alike become so.
+    /// Ends a step: synchronizes running statistics, unless [`Replica::forward`] has.
     fn end_step(&mut self) -> Result<()> {
         self.loss = 0.0;
         self.own_gradients.clear();
@@ -178,7 +178,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
+    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the optimizer of the
+    /// engine.
     ///
     /// # Errors
     /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`](hexagram_algorithms::EngineOptions::optimizer) or learning rate, and under
@@ -188,10 +189,9 @@ impl Replica {
         self.finish_and_step()
     }
 
-    /// Makes a whole step on one batch, of which `loss` runs the forward pass, with the replica to
-    /// [wait](Self::wait_for) by: [`Replica::forward`], [`Replica::step`],
-    /// and in between as many more passes as the algorithm takes gradients of the batch, with parameters that it has
-    /// moved. Returns the loss of the first.
+    /// Makes a whole step on one batch: [`Replica::forward`], [`Replica::step`], and in between as many more passes as
+    /// the algorithm takes gradients of the batch, with parameters that it has moved. `loss` runs the forward pass; its
+    /// argument is the replica, for [`wait_for`](Self::wait_for). Returns the loss of the first pass.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -203,8 +203,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// Those of `loss`, after which no rank can go on if they come between two gradients: the other gradient would be
-    /// of another batch; as [`Replica::forward`] and [`Replica::step`].
+    /// The errors of `loss`, after which ranks cannot continue if they occur between two gradients, as the other
+    /// gradient would be of another batch; as [`Replica::forward`] and [`Replica::step`].
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut loss: impl FnMut(&Self) -> Result<Tensor, E>,
@@ -220,8 +220,8 @@ impl Replica {
         Ok(first)
     }
 
-    /// Ends the backward pass, but for the step's last, and gives the model the parameters at which the algorithm wants
-    /// the next gradient of the batch; returns true if it does. As [`DataParallel::evaluate_again`].
+    /// Ends a backward pass that is not the last of the step, and copies the parameters for the next gradient of the
+    /// batch to the model; returns true if there is one. As [`DataParallel::evaluate_again`].
     fn evaluate_again(&mut self) -> Result<bool> {
         let again = self.engine.evaluate_again()?;
         if again {
@@ -230,11 +230,11 @@ impl Replica {
         Ok(again)
     }
 
-    /// Ends the step's last pass, and steps with the engine's optimizer.
+    /// Ends the last pass of the step, and steps with the optimizer of the engine.
     fn finish_and_step(&mut self) -> Result<()> {
         if self.overlaps_forward {
             let outcome = self.engine.finish_and_step().map_err(Error::from);
-            // candle may change what was compared.
+            // candle may now change the compared tensors.
             let outcome = outcome.and_then(|()| self.home.exchange(|| Ok(())));
             *self.awaited.get_mut() = (0..self.parameters.len()).collect();
             self.told(outcome)?;
@@ -253,12 +253,12 @@ impl Replica {
         self.told(self.engine.check_all_evaluated().map_err(Error::from))
     }
 
-    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own
-    /// parameters.
+    /// Passes the loss of the step so far to the engine: the sum over accumulating passes, at the parameters of the
+    /// model.
     ///
-    /// It reads one number in every such pass, as an algorithm does not declare that it will ask for the loss, and its
-    /// hooks cannot ask a device for it. In host memory that costs next to nothing; on a GPU it waits for the forward
-    /// pass, and is left out unless the program wants it.
+    /// It reads one number in every such pass, as algorithms do not declare that they use the loss, and their hooks
+    /// cannot read it from a device. In host memory the cost is negligible; on a GPU it waits for the forward pass, so
+    /// it is off by default.
     fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
         if !self.tells_loss {
             return Ok(());
@@ -268,34 +268,34 @@ impl Replica {
         Ok(())
     }
 
-    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
-    /// `optimizer.backward_step(&loss)` is in an ordinary program.
+    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`, like
+    /// `optimizer.backward_step(&loss)` in an ordinary program.
     ///
     /// # Errors
-    /// As [`Replica::backward`], and the optimizer's own.
+    /// As [`Replica::backward`], and the errors of the optimizer.
     pub fn backward_step(&mut self, optimizer: &mut (impl Optimizer + 'static), loss: &Tensor) -> Result<()> {
         self.engine.set_learning_rate(optimizer.learning_rate());
         self.backward(loss)?.step(optimizer)
     }
 
-    /// Runs the backward pass of `loss`, and returns gradients as the algorithm left them, including what
+    /// Runs the backward pass of `loss`, and returns the gradients as the algorithm left them, including those that
     /// [`Replica::backward_no_sync`] has accumulated. Communication overlaps with the pass.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] if a parameter got no gradient or was changed behind the replica's back, or if communication
-    /// failed; [`Error::Candle`] from the pass itself. No rank can go on afterwards.
+    /// [`Error::Hexagram`] if a parameter got no gradient or was changed without the replica, or if communication
+    /// failed; [`Error::Candle`] from the pass itself. Ranks cannot continue afterwards.
     pub fn backward(&mut self, loss: &Tensor) -> Result<Synchronized<'_>> {
         self.pass(loss, Mode::Synchronize)?;
         if self.engine.algorithm().needs().parameters {
-            // Its hooks may have changed them.
+            // Its hooks may have changed the parameters.
             self.told(self.publish())?;
         }
         let mut gradients = GradStore::default();
-        // After an overflow there is nothing to step with.
+        // After an overflow there are no gradients for a step.
         let parameters = if self.engine.loss_scaling().overflowed() { &[] } else { &self.parameters[..] };
         for (index, Entry { var, .. }) in parameters.iter().enumerate() {
             if self.engine.is_idle(index) {
-                // Without a gradient candle's optimizers leave it as it is.
+                // Optimizers of candle leave it unchanged without a gradient.
                 continue;
             }
             let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
@@ -305,8 +305,8 @@ impl Replica {
         Ok(Synchronized { replica: self, gradients })
     }
 
-    /// Runs the backward pass of `loss`, whose gradients are added to those of the next [`Replica::backward`] and are
-    /// not communicated: gradient accumulation.
+    /// Runs the backward pass of `loss` without communication, and adds its gradients to those of the next
+    /// [`Replica::backward`]: gradient accumulation.
     ///
     /// # Errors
     /// As [`Replica::backward`].
@@ -317,11 +317,11 @@ impl Replica {
     fn pass(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.computed(loss, mode)?;
         self.engine.finish()?;
-        // candle may change what was compared.
+        // candle may now change the compared tensors.
         self.home.exchange(|| Ok(()))
     }
 
-    /// Runs a pass at the model's own parameters, but for its end.
+    /// Runs a pass at the parameters of the model, except for its end.
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.check_all_evaluated()?;
         let outcome = self.tell_loss(loss);
@@ -329,7 +329,7 @@ impl Replica {
         self.differentiated(loss, mode)
     }
 
-    /// Runs a pass, but for its end, and tells the algorithm no loss.
+    /// Runs a pass, except for its end, without passing the loss to the algorithm.
     fn differentiated(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
         let outcome = self.check_awaited().and_then(|()| self.check_fresh()).and_then(|()| {
@@ -341,13 +341,13 @@ impl Replica {
         self.told(outcome)
     }
 
-    /// Tells an error of this rank to the others: it ends the job everywhere, and with its reason.
+    /// Sends an error of this rank to the others: it ends the job everywhere, with its reason.
     pub(crate) fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
-    /// Brings model and engine up to date after the program itself has changed `Var`s, for example by loading them. All
-    /// ranks must make the same change.
+    /// Updates model and engine after the program itself has changed `Var`s, for example by loading them. All ranks
+    /// must make the same change.
     ///
     /// # Errors
     /// [`Error::Candle`] from the copy.
@@ -367,7 +367,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Gives the model the engine's parameters.
+    /// Copies the parameters of the engine to the model.
     pub(crate) fn publish(&self) -> Result<()> {
         let mut all = self.parameters.iter().enumerate();
         let home = &self.home;
@@ -378,7 +378,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Lets the algorithm do its part, now that candle's optimizer has stepped.
+    /// Runs the hook of the algorithm after a step of an optimizer of candle.
     pub(crate) fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
         self.engine.stepped()?;
@@ -386,12 +386,12 @@ impl Replica {
         if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
     }
 
-    /// Returns a tensor on the model's device with the elements of a buffer of floats, such as the images of a batch that a
-    /// queue of its own has copied there. candle waits for that copy, and for nothing that is enqueued behind it.
+    /// Returns a tensor on the device of the model with the elements of a buffer of floats, such as the images of a
+    /// batch that a separate queue has copied there. candle waits for that copy, but not for later work on the queue.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] for elements that are no floats, and for a buffer of a device when the model is in host memory;
-    /// [`Error::Candle`] if the shape has another number of elements.
+    /// [`Error::Hexagram`] for elements that are not floats, and for a buffer on a device if the model is in host
+    /// memory; [`Error::Candle`] if the shape has a different number of elements.
     pub fn tensor(&self, elements: &Buffer, shape: &[usize]) -> Result<Tensor> {
         if !elements.dtype().is_float() {
             let what = format!("elements of {} make no tensor of a model", elements.dtype());
@@ -406,7 +406,7 @@ impl Replica {
         self.home.to_tensor(&elements.read_all()?, elements.dtype(), &shape)
     }
 
-    /// Switches to another algorithm, from the next step on, on all ranks at the same step.
+    /// Switches to another algorithm from the next step on. All ranks must switch at the same step.
     ///
     /// # Errors
     /// As [`DataParallel::switch`].
@@ -415,7 +415,7 @@ impl Replica {
         self.settled()
     }
 
-    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps.
+    /// Completes the background work of the algorithm. A collective call, between steps.
     ///
     /// # Errors
     /// As [`DataParallel::settle`].
@@ -428,8 +428,8 @@ impl Replica {
         if self.engine.works_on_parameters() { self.told(self.publish()) } else { Ok(()) }
     }
 
-    /// Returns true if the parameters of all replicas are bit-identical. Running statistics are of each rank's own
-    /// samples and do not count. A collective call; every rank gets the same answer.
+    /// Returns true if the parameters of all replicas are bit-identical. Running statistics are excluded, as they
+    /// depend on the samples of each rank. A collective call; every rank gets the same answer.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
@@ -448,7 +448,7 @@ impl Replica {
         Ok(all.iter().all(|other| *other == digest as i64))
     }
 
-    /// Begins to record what this rank does, until [`Replica::collect`]. A collective call, between steps.
+    /// Begins to record the activity of this rank, until [`Replica::collect`]. A collective call, between steps.
     ///
     /// # Errors
     /// As [`begin`](hexagram_algorithms::engine::Tracing::begin).
@@ -456,12 +456,12 @@ impl Replica {
         Ok(self.engine.trace().begin()?)
     }
 
-    /// Runs `load`, which waits for the next batch, as the span `loading` of a trace that is being recorded.
+    /// Runs `load`, which waits for the next batch, as the span `loading` of the current trace.
     pub fn loading<R>(&mut self, load: impl FnOnce() -> R) -> R {
         self.engine.trace().loading(load)
     }
 
-    /// Ends the recording, which rank 0 gets of all ranks. A collective call, between steps.
+    /// Ends the recording, and returns that of all ranks on rank 0. A collective call, between steps.
     ///
     /// # Errors
     /// As [`collect`](hexagram_algorithms::engine::Tracing::collect).
@@ -469,7 +469,7 @@ impl Replica {
         Ok(self.engine.trace().collect()?)
     }
 
-    /// Returns the engine underneath: statistics, buckets, the communicator.
+    /// Returns the underlying engine: statistics, buckets, the communicator.
     pub fn engine(&self) -> &DataParallel {
         &self.engine
     }

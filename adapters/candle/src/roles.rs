@@ -1,22 +1,22 @@
-//! What a tensor of the model is, by its name: a parameter, a buffer, or each rank's own.
+//! The role of a tensor of the model, by its name: a parameter, a buffer, or local to each rank.
 
 use crate::error::{Error, Result};
 
-/// Names of buffers of candle's layers.
+/// Names of buffers in candle layers.
 const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
 
-/// What a tensor is to the replicas.
+/// Role of a tensor in the replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Trained on all ranks together.
     Parameter,
-    /// Written by the forward pass, and kept alike on all ranks.
+    /// Written by the forward pass, and synchronized between ranks.
     Buffer,
-    /// Each rank's own.
+    /// Local to each rank.
     Ignored,
 }
 
-/// Names that a program gives.
+/// Names from the program.
 #[derive(Debug, Clone)]
 pub(crate) struct Roles {
     pub(crate) buffers: Vec<String>,

@@ -1,14 +1,13 @@
-//! Batch normalization over the samples of all ranks: for batches too small to have statistics of their own.
+//! Batch normalization over the samples of all ranks: for batches too small for separate statistics.
 //!
 //! ```text
 //! forward    μ, σ² ← mean and variance of each feature over all samples of all ranks;  x̂ = (x − μ) / √(σ² + ε)
 //! backward   ∂x = (∂x̂ − mean(∂x̂) − x̂ · mean(∂x̂ · x̂)) / √(σ² + ε), the means again over all ranks
 //! ```
 //!
-//! n ranks with batches of b then train as one rank with batches of n·b, which they do not with candle's own
-//! `BatchNorm`. Each pass costs two numbers a feature to all-reduce, which nothing overlaps: the next layer needs them.
-//! Ranks may have different numbers of samples. Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; PyTorch's
-//! SyncBatchNorm.
+//! n ranks with batches of b then train like one rank with batches of n·b, unlike with `BatchNorm` of candle. Each pass
+//! costs an all-reduce of two numbers per feature without overlap: the next layer needs them. Ranks may have different
+//! numbers of samples. Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; PyTorch's SyncBatchNorm.
 
 use crate::values::range;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, Var, bail};
@@ -19,8 +18,8 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Batch normalization over the samples of all ranks, otherwise as [`candle_nn::BatchNorm`]. All ranks must call it in
-/// the same order, and go backward on the thread that goes forward.
+/// Batch normalization over the samples of all ranks, otherwise like [`candle_nn::BatchNorm`]. All ranks must call it
+/// in the same order. The backward pass must run on the thread of the forward pass.
 #[derive(Clone)]
 pub struct SyncBatchNorm {
     ranks: Ranks,
@@ -31,11 +30,11 @@ pub struct SyncBatchNorm {
     momentum: f64,
 }
 
-/// Creates a [`SyncBatchNorm`] of so many features, with the names and initial values of [`candle_nn::batch_norm()`].
-/// `comm` is the one that [`Replica::build`](crate::Replica::build) is given.
+/// Creates a [`SyncBatchNorm`] with the names and initial values of [`candle_nn::batch_norm()`]. Pass the `comm` of
+/// [`Replica::build`](crate::Replica::build).
 ///
 /// # Errors
-/// If there are no features, ε or momentum are out of range, or the mean is not to be removed.
+/// If there are no features, ε or momentum are out of range, or the mean is to be kept.
 pub fn sync_batch_norm(
     comm: &Communicator,
     features: usize,
@@ -116,8 +115,8 @@ impl SyncBatchNorm {
 }
 
 thread_local! {
-    /// The communicators of this thread's layers. candle wants its operations to be free to move between threads, which
-    /// a communicator is not, so that an operation only knows its number.
+    /// The communicators of the layers on this thread. Operations of candle must be `Send`, and a communicator is not,
+    /// so an operation holds only its number.
     static OPEN: RefCell<BTreeMap<u64, Weak<Communicator>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -201,7 +200,8 @@ impl CustomOp1 for Normalize {
     }
 }
 
-/// Returns Σ one, and then Σ one · other, of each feature, in f64: so exact that squares need no mean removed first.
+/// Returns Σ one, and then Σ one · other, of each feature, in f64, which is precise enough for squares without removing
+/// the mean first.
 fn by_feature(one: &Tensor, other: &Tensor, features: usize) -> Result<Vec<f64>> {
     let other = other.contiguous()?;
     let (left, at) = one.storage_and_layout();

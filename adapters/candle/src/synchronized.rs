@@ -1,4 +1,4 @@
-//! Gradients between a backward pass and the step of one of candle's optimizers.
+//! Gradients between a backward pass and the step of an optimizer of candle.
 
 use crate::error::{Error, Result};
 use crate::replica::Replica;
@@ -15,16 +15,16 @@ pub struct Synchronized<'a> {
 }
 
 impl Synchronized<'_> {
-    /// Returns the gradients, to look at or to clip.
+    /// Returns the gradients, for reading or clipping.
     pub fn gradients(&mut self) -> &mut GradStore {
         &mut self.gradients
     }
 
-    /// Takes one step of `optimizer` with these gradients; none after an overflow of a scaled loss, which has none.
+    /// Makes one step of `optimizer` with these gradients; none after an overflow of a scaled loss, which has none.
     ///
     /// # Errors
-    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No
-    /// rank can go on afterwards.
+    /// The errors of the optimizer; [`Error::Hexagram`] if it does not fit the algorithm, as may be the case for all
+    /// except [`SGD`]. Ranks cannot continue afterwards.
     pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
         let form = if TypeId::of::<O>() == TypeId::of::<SGD>() { StepForm::Plain } else { StepForm::Other };
         if form == StepForm::Other {
@@ -32,7 +32,7 @@ impl Synchronized<'_> {
         }
         let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
         self.replica.told(fits.map_err(Error::from))?;
-        // candle's optimizers count a step without gradients, too.
+        // Optimizers of candle count a step without gradients, too.
         let skips = self.replica.engine.loss_scaling().overflowed();
         let outcome = if skips { Ok(()) } else { optimizer.step(&self.gradients).map_err(Error::from) };
         let outcome = outcome.and_then(|()| self.replica.stepped());

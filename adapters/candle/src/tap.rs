@@ -1,9 +1,9 @@
-//! The hook that candle lacks: an identity operation whose backward hands the gradient to hexagram.
+//! The hook that candle lacks: an identity operation whose backward passes the gradient to hexagram.
 //!
-//! candle's backward is one loop over the graph. It calls an operation's `bwd` with the complete gradient of the
-//! operation's result, after everything that used the result. So if the model uses `tap(parameter)` wherever it would
-//! use `parameter`, `bwd` runs exactly once per pass and at the earliest moment, while the rest of the loop is still to
-//! come. It returns `None`: the `Var` gets its gradient later, once it is synchronized.
+//! The backward pass of candle is one loop over the graph. It calls `bwd` of an operation with the complete gradient of
+//! its result, after all operations that used the result. So if the model uses `tap(parameter)` instead of `parameter`,
+//! `bwd` runs exactly once per pass and as early as possible, before the rest of the loop. It returns `None`: the `Var`
+//! gets its gradient later, after synchronization.
 
 use crate::error::Result;
 use crate::home::Home;
@@ -23,7 +23,7 @@ struct Tap {
     home: Home,
 }
 
-/// Returns what the model uses in place of `var`: its copy, which must be written wherever `var` is.
+/// Returns the tensor that the model uses instead of `var`: its copy, which must be written whenever `var` is.
 pub(crate) fn tap(var: &Var, parameter: usize, engine: &Engine, home: &Home) -> Result<Tensor> {
     let tap = Tap { parameter, engine: Arc::clone(engine), home: home.clone() };
     Ok(var.as_tensor().apply_op1(tap)?)
@@ -49,7 +49,7 @@ impl CustomOp1 for Tap {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        // Before the engine exists nobody trains: the gradient is the Var's, as without a tap.
+        // Without an engine there is no training: the gradient goes to the `Var`, as without a tap.
         let Some(hooks) = self.engine.get() else { return Ok(Some(gradient.clone())) };
         let ready = self.home.lend_gradient(gradient, |gradient| Ok(hooks.ready(self.parameter, gradient)?));
         let hint = "is this backward pass replica.backward_step's, and not the optimizer's own?";

@@ -1,11 +1,11 @@
-//! The numbers of a candle tensor in host memory, as hexagram sees them: by element type.
+//! The elements of a candle tensor in host memory for hexagram, by element type.
 
 use crate::error::{Error, Result};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
 use std::ops::Range;
 
-/// Runs `$body` with `$slice` as the elements of a CPU storage, to be changed after `(mut)`, whatever their type.
+/// Runs `$body` with `$slice` as the elements of a CPU storage, mutable after `(mut)`, for every element type.
 macro_rules! with_elements {
     ($storage:expr, $range:expr, $(($mutable:tt))? $slice:ident => $body:expr) => {{
         macro_rules! with {
@@ -25,12 +25,12 @@ macro_rules! with_elements {
 }
 pub(crate) use with_elements;
 
-/// Returns the place of a contiguous tensor in its storage.
+/// Returns the range of a contiguous tensor in its storage.
 pub(crate) fn range(layout: &Layout) -> Range<usize> {
     layout.start_offset()..layout.start_offset() + layout.shape().elem_count()
 }
 
-/// Returns hexagram's name of a candle type.
+/// Returns the hexagram type for a candle type.
 pub(crate) fn dtype(tensor: &Tensor) -> Result<DType> {
     match tensor.dtype() {
         candle_core::DType::F32 => Ok(DType::F32),
@@ -41,7 +41,7 @@ pub(crate) fn dtype(tensor: &Tensor) -> Result<DType> {
     }
 }
 
-/// Runs `work` with a tensor's elements where they are.
+/// Runs `work` with the elements of a tensor in place.
 pub(crate) fn lend<R>(tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -53,7 +53,7 @@ pub(crate) fn lend<R>(tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) 
     }
 }
 
-/// Returns a copy of a tensor's elements.
+/// Returns a copy of the elements of a tensor.
 pub(crate) fn to_buffer(tensor: &Tensor) -> Result<Buffer> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -74,7 +74,7 @@ pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<
     Ok(Tensor::from_raw_buffer(host_bytes(view)?, to_candle(dtype), shape.dims(), &Device::Cpu)?)
 }
 
-/// Returns candle's name of a type that can be trained.
+/// Returns the candle type for a type that can be trained.
 pub(crate) fn to_candle(dtype: DType) -> candle_core::DType {
     match dtype {
         DType::F64 => candle_core::DType::F64,
@@ -84,12 +84,12 @@ pub(crate) fn to_candle(dtype: DType) -> candle_core::DType {
     }
 }
 
-/// Elements up to which [`seems_same`] looks at all of a tensor, and at how many of a larger one.
+/// Maximum number of elements of which [`seems_same`] compares all.
 const WHOLE: usize = 1024;
 const SAMPLES: usize = 32;
 
-/// Returns true if two contiguous tensors hold the same bits, as far as a look at some elements tells: all of a small
-/// tensor, and [`SAMPLES`] of a large one, other ones with each `turn`.
+/// Returns true if two contiguous tensors hold the same bits in the compared elements: all of a small tensor, and
+/// [`SAMPLES`] of a large one, different ones in each `turn`.
 pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool> {
     let (one, one_layout) = one.storage_and_layout();
     let (other, other_layout) = other.storage_and_layout();
@@ -102,14 +102,14 @@ pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool
     }))
 }
 
-/// Returns the bytes of a view, which candle wants in host memory.
+/// Returns the bytes of a view, which candle needs in host memory.
 fn host_bytes(view: &ReadView) -> Result<&[u8]> {
     view.host_bytes().ok_or_else(not_on_cpu)
 }
 
-/// Puts the elements of a flat buffer into tensors that exist, reading it once.
+/// Writes the elements of a flat buffer into existing tensors, reading it once.
 pub(crate) fn overwrite(tensors: &[&Tensor], elements: &ReadView) -> Result<()> {
-    /// Still in the cache when the second tensor gets it.
+    /// Small enough to be in the cache for the second tensor.
     const PIECE: usize = 16 << 10;
     for (piece, at) in host_bytes(elements)?.chunks(PIECE).zip((0..).step_by(PIECE)) {
         for tensor in tensors {
@@ -119,7 +119,7 @@ pub(crate) fn overwrite(tensors: &[&Tensor], elements: &ReadView) -> Result<()> 
     Ok(())
 }
 
-/// Writes bytes at a place of a contiguous tensor.
+/// Writes bytes to a place of a contiguous tensor.
 struct Put<'a> {
     piece: &'a [u8],
     at: usize,

@@ -1,4 +1,4 @@
-//! The mean of candle models in the middle of a training: what is evaluated, and that the replicas go on as they were.
+//! The mean of candle models during a training: its evaluation, and that the replicas continue unchanged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 struct Net {
     linear: Linear,
-    /// None where the weights have 16 bits, which candle does not normalize.
+    /// None with weights of 16 bits, for which candle has no normalization.
     norm: Option<BatchNorm>,
 }
 
@@ -42,7 +42,7 @@ fn values(varmap: &VarMap) -> Vec<(String, Vec<f64>)> {
     all
 }
 
-/// Means over the ranks of every tensor, and the root mean square of what ranks are from those of the parameters.
+/// Means of every tensor over the ranks, and the root mean square distance of the parameters of the ranks from them.
 fn mean(comm: &Communicator, own: &[(String, Vec<f64>)]) -> (Vec<Vec<f64>>, f64) {
     let mut square = 0.0;
     let of = |(name, own): &(String, Vec<f64>)| {
@@ -62,7 +62,7 @@ fn mean(comm: &Communicator, own: &[(String, Vec<f64>)]) -> (Vec<Vec<f64>>, f64)
     (means, square.sqrt())
 }
 
-/// Trains six steps; looks at the mean after each if `looks`, and returns what is left.
+/// Trains six steps; evaluates the mean after each if `looks`, and returns the final state.
 fn trained(
     comm: &Communicator,
     dtype: DType,

@@ -1,4 +1,4 @@
-//! Checkpoints of a candle model: what goes on bit for bit, and the optimizers whose state a checkpoint cannot have.
+//! Checkpoints of a candle model: continuation bit for bit, and optimizers whose state cannot be saved.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ fn net(vb: VarBuilder<'static>) -> Result<Linear> {
     linear(6, 3, vb)
 }
 
-/// This rank's replica of a model that begins the same in every test.
+/// The replica on this rank of a model with the same initial values in every test.
 fn replica(
     comm: &Communicator,
     options: ReplicaOptions,
@@ -30,7 +30,7 @@ fn replica(
     Ok((varmap, model, replica))
 }
 
-/// Loss of a rank's batch of step `step`.
+/// Loss for the batch of a rank in step `step`.
 fn loss(comm: &Communicator, model: &Linear, step: usize) -> Result<Tensor> {
     let of = |i: usize| ((step * 997 + comm.rank() * 101 + i * 31) as f32 * 0.37).cos();
     let x = Tensor::from_vec((0..24).map(of).collect::<Vec<_>>(), (4, 6), &Device::Cpu)?;
@@ -55,7 +55,7 @@ fn hexagram<T>(outcome: hexagram_candle::Result<T>) -> hexagram_algorithms::logi
     })
 }
 
-/// Trains 20 steps in one go, and in two halves with a checkpoint between; returns the parameters of both.
+/// Trains 20 steps in one run, and in two halves with a checkpoint between; returns the parameters of both.
 fn in_one_go_and_in_halves<O: Optimizer + 'static>(
     comm: &Communicator,
     checkpoints: &Checkpoints,

@@ -1,4 +1,4 @@
-//! Batch normalization over all ranks equals candle's own over the concatenated batch: values, gradients, statistics.
+//! Batch normalization over all ranks equals that of candle over the concatenated batch: values, gradients, statistics.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use hexagram_candle::{Replica, ReplicaOptions, SyncBatchNorm, sync_batch_norm};
 
 const FEATURES: usize = 3;
 
-/// Elements far from zero in one feature, where variances are easily lost.
+/// Elements far from zero in one feature, where variances easily lose precision.
 fn samples(count: usize, inner: &[usize], phase: f64) -> Tensor {
     let shape: Vec<usize> = [&[count, FEATURES][..], inner].concat();
     let inner: usize = inner.iter().product();
@@ -31,7 +31,7 @@ fn close(found: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
     }
 }
 
-/// Parameters and statistics that are not those of the beginning.
+/// Parameters and statistics that differ from the initial ones.
 fn varmap(dtype: DType) -> VarMap {
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu);
@@ -43,7 +43,7 @@ fn varmap(dtype: DType) -> VarMap {
     varmap
 }
 
-/// What a layer makes of its part of a batch: result, and the gradients of Σ result · weights.
+/// The results of a layer on its part of a batch: output, and the gradients of Σ output · weights.
 fn pass(layer: &impl ModuleT, varmap: &VarMap, x: &Tensor, weights: &Tensor) -> Vec<Tensor> {
     let x = Var::from_tensor(x).unwrap();
     let y = layer.forward_t(&x, true).unwrap();
@@ -60,7 +60,7 @@ fn ranks_with_different_shares_equal_one_batch() {
         for inner in [&[][..], &[5], &[2, 3]] {
             let x = samples(8, inner, 0.0);
             let weights = samples(8, inner, 0.4).affine(1e-3, 0.0).unwrap();
-            // In f32, candle's own loses the variance of the features far from zero.
+            // In f32, the normalization of candle loses the variance of the features far from zero.
             let alone = varmap(DType::F64);
             let vb = VarBuilder::from_varmap(&alone, DType::F64, &Device::Cpu);
             let expected = pass(&candle_nn::batch_norm(FEATURES, 1e-5, vb).unwrap(), &alone, &x, &weights);

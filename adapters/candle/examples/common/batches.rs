@@ -1,4 +1,4 @@
-//! Batches of images, loaded ahead of the training, in pinned memory where the device copies from it.
+//! Batches of images, loaded ahead of the training, in pinned memory if the device copies from it.
 
 use super::data::Images;
 use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
@@ -15,13 +15,13 @@ pub(crate) struct Batch {
 impl Upload for Batch {
     type Uploaded = (Uploaded, Array<u32>);
 
-    /// Begins to copy the images. Labels are few, and integers, which stay for candle.
+    /// Begins to copy the images. Labels are few, and integers, so candle copies them.
     fn upload(self, queue: &Queue) -> hexagram::Result<Self::Uploaded> {
         Ok((self.images.upload(queue)?, self.labels))
     }
 }
 
-/// Returns a loader of this rank's share of the images, in memory from which `copies` copies.
+/// Returns a loader for this rank's share of the images, in memory from which `copies` copies.
 ///
 /// # Errors
 /// As [`DataLoader::with_collate`].

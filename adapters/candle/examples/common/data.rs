@@ -1,5 +1,5 @@
-//! Images to learn from, and to judge the result by: the digits compiled in, a file of such digits, or a folder
-//! with MNIST or CIFAR-10.
+//! Images for training and for evaluation: the built-in digits, a file of such digits, or a folder with MNIST or
+//! CIFAR-10.
 
 use candle_core::{Device, Tensor};
 use hexagram::logical::hash;
@@ -10,22 +10,22 @@ use hexagram_lab::task::{CLASSES, Images as Digits, SIDE};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Images of channels × rows × columns, from 0.0 to 1.0, and what they show, from 0 to 9.
+/// Images of channels × rows × columns, from 0.0 to 1.0, and their labels, from 0 to 9.
 pub(crate) type Images = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
 
-/// Images to learn from, and images that are never trained on.
+/// Training images, and held-out images that are never used for training.
 #[derive(Clone)]
 pub(crate) struct Data {
-    /// Images to learn from.
+    /// Training images.
     pub(crate) train: Images,
-    /// Images to judge the result by.
+    /// Held-out images.
     pub(crate) held_out: Images,
     /// Channels, rows and columns.
     pub(crate) shape: [usize; 3],
 }
 
 impl Data {
-    /// Returns the images compiled into the program, of which every fifth is held out.
+    /// Returns the images compiled into the program; every fifth is held out.
     ///
     /// # Errors
     ///
@@ -35,11 +35,11 @@ impl Data {
     }
 
     /// Reads a file of digits, of which every fifth is held out, or a folder with MNIST (IDX files, decompressed) or
-    /// CIFAR-10 (binary version), whose test part is held out. The folder may be the one that torchvision made.
+    /// CIFAR-10 (binary version), whose test part is held out. The folder may be one created by torchvision.
     ///
     /// # Errors
     ///
-    /// One line that names the file and what is wrong with it.
+    /// One line that names the file and its problem.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         if !path.is_dir() {
             return Self::digits(&Digits::read(path)?);
@@ -85,7 +85,7 @@ impl Data {
     }
 }
 
-/// Refuses labels of which the nets here have no output.
+/// Refuses labels for which the nets here have no output.
 ///
 /// # Errors
 /// One line with the first image that has such a label.
@@ -100,10 +100,10 @@ fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
         .into())
 }
 
-/// Returns a number that differs, most likely, as soon as anything in the images does.
+/// Returns a hash that changes, most likely, when anything in the images changes.
 ///
 /// # Errors
-/// What keeps an image from being read.
+/// The error of an image that cannot be read.
 pub(crate) fn digest(images: &Images) -> Result<u64, Failure> {
     let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
     let mixed = |hash: u64, word: u32| hash::step(hash, u64::from(word)).rotate_left(29);
@@ -115,7 +115,7 @@ pub(crate) fn digest(images: &Images) -> Result<u64, Failure> {
     Ok(hash)
 }
 
-/// Returns a picture of bytes as numbers from 0 to 1, with a dimension for its channels.
+/// Returns an image of bytes as numbers from 0 to 1, with a dimension for its channels.
 fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f32>, u32), Cause> {
     let numbers = image.map(fetch.pool(), |pixel| f32::from(pixel) / 255.0);
     let numbers = match numbers.shape()[..] {
@@ -125,7 +125,7 @@ fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f
     Ok((numbers, label.into()))
 }
 
-/// Returns the images as a net for ImageNet takes them: in three channels of `side` × `side` pixels, from −1 to 1.
+/// Returns the images in the format of nets for ImageNet: three channels of `side` × `side` pixels, from −1 to 1.
 pub(crate) fn enlarged(images: &Images, side: usize) -> Images {
     let enlarge = move |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| {
         let shape = [&[1], &image.shape()[..]].concat();
@@ -139,11 +139,11 @@ pub(crate) fn enlarged(images: &Images, side: usize) -> Images {
     Arc::new(images.clone().map(enlarge))
 }
 
-/// Pixels by which [`augmented`] shifts at most.
+/// Maximum shift of [`augmented`], in pixels.
 const SHIFT: u64 = 4;
 
-/// Returns the images, each shifted by up to four pixels either way, with black where nothing comes in, and every
-/// second one mirrored: anew in each epoch, by the worker that loads it.
+/// Returns the images, each shifted by up to four pixels in both directions, with black outside, and every second one
+/// mirrored: with new random numbers in each epoch, by the worker that loads the image.
 pub(crate) fn augmented(images: &Images) -> Images {
     let augment =
         |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| -> Result<(Array<f32>, u32), Cause> {
@@ -155,8 +155,8 @@ pub(crate) fn augmented(images: &Images) -> Images {
     Arc::new(images.clone().map(augment))
 }
 
-/// Returns an image of which the pixel in row r is row r + `down` − 4 of the given one, columns alike; then mirrored, if
-/// it is to be.
+/// Returns an image whose row r is row r + `down` − 4 of the given one, and the same for columns; then mirrored, if
+/// `is_mirrored`.
 fn moved(image: &Array<f32>, by: [u64; 2], is_mirrored: bool, pool: &Pool) -> Result<Array<f32>, Cause> {
     let [channels, rows, columns] = image.shape()[..] else {
         return Err("an image has channels, rows and columns".into());
@@ -227,7 +227,7 @@ mod tests {
         let images: Images = Arc::new(Items(vec![(gray, 3)]));
         let (image, label) = first(&enlarged(&images, 4));
         assert_eq!((image.shape().to_vec(), label), (vec![3, 4, 4], 3));
-        // As PyTorch's interpolate in the mode bilinear: weights of 3/4 and 1/4 between the centres of pixels.
+        // Like PyTorch's interpolate in the mode bilinear: weights of 3/4 and 1/4 between the centres of pixels.
         assert_eq!(image[..8], [-1.0, -0.5, 0.5, 1.0, -0.75, -0.375, 0.375, 0.75]);
         assert_eq!(image[..16], image[16..32]);
         assert_eq!(image[..16], image[32..]);

@@ -1,4 +1,4 @@
-//! Device of a rank, as candle and hexagram each know it.
+//! Device of a rank, for candle and for hexagram.
 
 use candle_core::Device;
 use hexagram::physical::bootstrap::variable;
@@ -10,8 +10,8 @@ use std::process::Command;
 /// Variable with the number of threads that candle may use; read once, when it first computes.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// Shares the cores out under a launcher that is not our own, before candle has read the variable, by starting this
-/// program over with it set. Our own launcher does it itself.
+/// Divides the cores among the ranks of a host under a launcher other than ours: restarts this program with the
+/// variable set, before candle has read it. Our own launcher sets it itself.
 pub(crate) fn share_cores() -> Result<()> {
     let Some(placement) = Placement::from_env()? else { return Ok(()) };
     if placement.launcher == Launcher::Hexagram || variable(THREADS).is_some() {
@@ -29,19 +29,19 @@ pub(crate) fn share_cores() -> Result<()> {
     Err(Error::system("start over with a share of the cores", failed, "set RAYON_NUM_THREADS yourself"))
 }
 
-/// Device on which a rank computes, and where its buckets are.
+/// Device on which a rank computes, and which holds its buckets.
 #[derive(Clone)]
 pub(crate) struct Place {
-    /// Device of candle's tensors.
+    /// Device of the candle tensors.
     pub(crate) device: Device,
-    /// Queue that owns the engine's buckets.
+    /// Queue that owns the buckets of the engine.
     pub(crate) queue: Queue,
 }
 
-/// Finds out whether this build and this machine have the device, which is not opened.
+/// Checks that this build and this machine support the device, without opening it.
 ///
 /// # Errors
-/// One line that says what is missing.
+/// One line with the missing part.
 pub(crate) fn check(choice: DeviceChoice) -> Result<()> {
     match choice {
         DeviceChoice::Cuda(_) if !cfg!(feature = "cuda") => Err(Error::usage(
@@ -53,14 +53,14 @@ pub(crate) fn check(choice: DeviceChoice) -> Result<()> {
 }
 
 impl Place {
-    /// Opens the device of the rank of this index on its host.
+    /// Opens the device of the rank with this index on its host.
     ///
     /// # Errors
-    /// As [`check`]; the device's own error if it cannot be opened.
+    /// As [`check`]; the error of the device if it cannot be opened.
     pub(crate) fn open(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
         check(choice)?;
         match choice {
-            // candle would be without its part.
+            // candle has no GPU support in this build.
             DeviceChoice::Auto if !cfg!(feature = "cuda") => Self::of(DeviceChoice::Cpu, local_rank),
             _ => Self::of(choice, local_rank),
         }

@@ -1,4 +1,4 @@
-//! Models that `--model` names, and what all of them have in common.
+//! Models for `--model`, and their common parts.
 
 use super::data::Images;
 use super::net::Net;
@@ -10,7 +10,7 @@ use hexagram::Error;
 use hexagram::sampler::Mersenne;
 use std::fmt;
 
-/// Model that is trained.
+/// Model to train.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Model {
     /// Two convolutions and two linear layers: see `net.rs`.
@@ -21,13 +21,14 @@ pub(crate) enum Model {
     Resnet50,
 }
 
-/// Model that says where in its forward pass each of its parts begins, for a training that waits there for what the last
-/// step has left on its way.
+/// Model that marks the beginning of each of its parts in the forward pass, where a training waits for parameters that
+/// the last step has left in progress.
 pub(crate) trait Parts: ModuleT {
-    /// Returns what [`ModuleT::forward_t`] does, and calls `before` each part with the name of its parameters' builder.
+    /// Returns the result of [`ModuleT::forward_t`], and calls `before` before each part, with the name of the builder
+    /// of its parameters.
     ///
     /// # Errors
-    /// What `before` and candle return.
+    /// The errors of `before` and candle.
     fn forward_parts(
         &self,
         images: &Tensor,
@@ -37,10 +38,10 @@ pub(crate) trait Parts: ModuleT {
 }
 
 impl Model {
-    /// Builds the model for images of channels × rows × columns, taking its parameters from `vb`.
+    /// Builds the model for images of channels × rows × columns, with parameters from `vb`.
     ///
     /// # Errors
-    /// What `vb` returns.
+    /// The errors of `vb`.
     pub(crate) fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn Parts>> {
         let blocks = match self {
             Model::Small => return Ok(Box::new(Net::new(vb, shape)?)),
@@ -50,10 +51,10 @@ impl Model {
         Ok(Box::new(ResNet::new(vb, ResNetOptions::small(blocks, shape[0]))?))
     }
 
-    /// Refuses batches of which the model's normalization can make nothing.
+    /// Refuses batches that are too small for the normalization of the model.
     ///
     /// # Errors
-    /// One line that says what is wrong.
+    /// One line with the problem.
     pub(crate) fn check_batch(self, batch: usize) -> hexagram::Result<()> {
         if self == Model::Small || batch > 1 {
             return Ok(());
@@ -62,8 +63,8 @@ impl Model {
         Err(Error::usage(what, "use a batch of 2 or more"))
     }
 
-    /// Returns the images to learn from as the model is shown them: nets with millions of parameters get colour images
-    /// [shifted and mirrored](super::data::augmented), so that they do not learn them by heart.
+    /// Returns the training images as the model receives them: nets with millions of parameters get colour images
+    /// [shifted and mirrored](super::data::augmented), against overfitting.
     pub(crate) fn shown(self, images: &Images, shape: [usize; 3]) -> Images {
         match (self, shape) {
             (Model::Small, _) | (_, [1, ..]) => images.clone(),
@@ -82,13 +83,13 @@ impl fmt::Display for Model {
     }
 }
 
-/// Creates a `VarMap` with a model's parameters, drawn from `seed`: weights of layers uniform within ±√(6/fan-in) (He
-/// et al. 2015), their biases within ±1/√fan-in. Normalizations begin as they are built, at 1 and 0.
+/// Creates a `VarMap` with the parameters of a model, drawn from `seed`: weights of layers uniform within ±√(6/fan-in)
+/// (He et al. 2015), their biases within ±1/√fan-in. Normalizations start with their initial values, 1 and 0.
 ///
-/// candle's own generator for the CPU cannot be seeded.
+/// The CPU random generator of candle cannot be seeded.
 ///
 /// # Errors
-/// What candle returns.
+/// The errors of candle.
 pub(crate) fn seeded<M>(
     seed: u64,
     (dtype, device): (DType, &Device),
@@ -117,10 +118,10 @@ pub(crate) fn seeded<M>(
     Ok(varmap)
 }
 
-/// Returns the number of images that are recognized.
+/// Returns the number of images that are classified correctly.
 ///
 /// # Errors
-/// What candle returns.
+/// The errors of candle.
 pub(crate) fn correct(model: &dyn ModuleT, images: &Tensor, labels: &Tensor) -> Result<u32> {
     let found = model.forward_t(images, false)?.argmax(D::Minus1)?;
     found.eq(labels)?.to_dtype(DType::U32)?.sum_all()?.to_scalar()

@@ -1,4 +1,4 @@
-//! A small convolutional net for small images, written as any candle program would: nothing here knows of ranks.
+//! A small convolutional net for small images, an ordinary candle program that does not depend on ranks.
 
 use super::model::Parts;
 use candle_core::{Result, Tensor};
@@ -13,10 +13,10 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Builds the net for images of channels × rows × columns, taking its parameters from `vb`.
+    /// Builds the net for images of channels × rows × columns, with parameters from `vb`.
     ///
     /// # Errors
-    /// What `vb` returns.
+    /// The errors of `vb`.
     pub(crate) fn new(vb: VarBuilder<'_>, [channels, rows, columns]: [usize; 3]) -> Result<Self> {
         let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
         Ok(Net {

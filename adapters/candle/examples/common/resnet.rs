@@ -1,8 +1,7 @@
-//! Residual nets with bottleneck blocks, ResNet-50 among them, written as any candle program would: nothing here knows
-//! of ranks.
+//! Residual nets with bottleneck blocks, including ResNet-50, an ordinary candle program that does not depend on ranks.
 //!
-//! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the
-//! 3 × 3 convolution, as torchvision has it, and names of parameters as there.
+//! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the 3
+//! × 3 convolution and the parameter names of torchvision.
 
 use super::model::Parts;
 use candle_core::{D, Result, Tensor};
@@ -11,9 +10,9 @@ use candle_nn::{
 };
 use hexagram_lab::task::CLASSES;
 
-/// Channels of the first convolution, and of the narrow part of the first stage's blocks.
+/// Channels of the first convolution, and of the narrow part of the blocks in the first stage.
 const WIDTH: usize = 64;
-/// Channels of a block ÷ channels of its narrow part.
+/// Ratio of the channels of a block to those of its narrow part.
 const EXPANSION: usize = 4;
 /// Number that batch normalization adds to a variance.
 const EPSILON: f64 = 1e-5;
@@ -39,12 +38,12 @@ pub(crate) struct ResNetOptions {
 }
 
 impl ResNetOptions {
-    /// Returns the options for small images of the data sets here.
+    /// Returns the options for the small images of these data sets.
     pub(crate) fn small(blocks: [usize; 4], channels: usize) -> Self {
         ResNetOptions { blocks, channels, classes: CLASSES, stem: Stem::Small }
     }
 
-    /// Returns the options of torchvision's `resnet50`.
+    /// Returns the options of `resnet50` in torchvision.
     pub(crate) fn resnet50() -> Self {
         ResNetOptions { blocks: ResNet::OF_50, channels: 3, classes: 1000, stem: Stem::ImageNet }
     }
@@ -68,7 +67,7 @@ impl ResNet {
     /// Builds the net.
     ///
     /// # Errors
-    /// What `vb` returns.
+    /// The errors of `vb`.
     pub(crate) fn new(vb: VarBuilder<'_>, options: ResNetOptions) -> Result<Self> {
         let ResNetOptions { blocks, channels, classes, stem } = options;
         let [size, stride] = if stem == Stem::Small { [3, 1] } else { [7, 2] };
@@ -117,8 +116,8 @@ impl Parts for ResNet {
     }
 }
 
-/// Returns the largest of each 3 × 3 elements, with stride 2 and one element of padding. candle's `max_pool2d` has no
-/// gradient where windows overlap. No element is below 0, so that zeros may pad.
+/// Returns the maximum of each 3 × 3 elements, with stride 2 and one element of padding. `max_pool2d` of candle has no
+/// gradient if windows overlap. No element is negative, so zeros can be used as padding.
 fn pooled(x: &Tensor) -> Result<Tensor> {
     let along = |x: &Tensor, axis: usize| -> Result<Tensor> {
         let padded = x.pad_with_zeros(axis, 1, 1)?;
@@ -132,7 +131,7 @@ fn pooled(x: &Tensor) -> Result<Tensor> {
     along(&along(x, 2)?, 3)
 }
 
-/// A convolution and the batch normalization behind it.
+/// A convolution followed by batch normalization.
 struct Unit {
     convolution: Conv2d,
     norm: BatchNorm,
@@ -157,10 +156,10 @@ impl ModuleT for Unit {
     }
 }
 
-/// Bottleneck block: fewer channels, a convolution among those, more channels, and the block's input added.
+/// Bottleneck block: fewer channels, a convolution, more channels, plus the input of the block.
 struct Block {
     units: [Unit; 3],
-    /// Unit that makes the input as large as the output, where it is not.
+    /// Unit that converts the input to the size of the output, if they differ.
     shortcut: Option<Unit>,
 }
 
@@ -241,7 +240,8 @@ mod tests {
         let (varmap, _) = built(ResNet::OF_50);
         let data = varmap.data().lock().unwrap();
         let learned = data.iter().filter(|(name, _)| !name.contains("running"));
-        // torchvision's resnet50 with 10 classes has 23 528 522, its first convolution 7 × 7 weights in place of 3 × 3.
+        // `resnet50` of torchvision with 10 classes has 23 528 522; its first convolution has 7 × 7 weights instead of
+        // 3 × 3.
         let count: usize = learned.map(|(_, var)| var.elem_count()).sum();
         assert_eq!(count, 23_528_522 - 64 * 3 * (49 - 9));
         assert_eq!(data["layer4.0.downsample.0.weight"].dims(), [2048, 1024, 1, 1]);

@@ -1,4 +1,4 @@
-//! A candle model with its replica, as the laboratory's sessions train, evaluate and save it.
+//! A candle model with its replica, for training, evaluation and saving by the sessions of the laboratory.
 
 use super::data::Images;
 use super::model::{Parts, correct};
@@ -13,7 +13,7 @@ use hexagram::{Communicator, ReduceOp};
 use hexagram_candle::Replica;
 use hexagram_lab::run::{self, Failure};
 
-/// A model that is trained.
+/// A model in training.
 pub(crate) struct Trained {
     pub(crate) replica: Replica,
     pub(crate) model: Box<dyn Parts>,
@@ -74,8 +74,7 @@ impl run::Trained for Trained {
     }
 }
 
-/// Returns the share of the held-out images that are recognized; each rank looks at some of them, each image is looked
-/// at by one.
+/// Returns the share of the held-out images that are classified correctly; each image is evaluated by one rank.
 fn accuracy(
     comm: &Communicator,
     model: &dyn Parts,

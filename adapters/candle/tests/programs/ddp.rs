@@ -1,4 +1,4 @@
-//! The example of PyTorch's DistributedDataParallel in Rust, as its users start it.
+//! The example of PyTorch's DistributedDataParallel in Rust, as users start it.
 
 use super::program::program;
 use std::process::{Command, Stdio};

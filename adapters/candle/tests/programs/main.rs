@@ -1,4 +1,4 @@
-//! Candle's programs as their users start them: what the laboratory's own tests of `train` do not have.
+//! The candle programs as users start them, as far as the tests of `train` in the laboratory do not cover them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -10,7 +10,7 @@ mod program;
 use program::{clean, command, folder, losses, report, run};
 use std::path::{Path, PathBuf};
 
-/// Example that is tested.
+/// Example under test.
 const PROGRAM: &str = "candle-train";
 
 #[test]
@@ -36,8 +36,8 @@ fn in_f64_four_ranks_take_the_steps_of_one_with_the_fourfold_batch() {
     ["four64", "one64"].into_iter().for_each(clean);
 }
 
-/// Files that hold so many images of a size, in which the place of a white stripe tells the label, and half as many to
-/// judge by.
+/// Files with `count` images of a size, whose label is the position of a white stripe, and half as many held-out
+/// images.
 fn write_images(folder: &Path, (side, count): (usize, usize), write: impl Fn(&str, &[(u8, Vec<u8>)])) {
     std::fs::create_dir_all(folder).unwrap();
     let image = |index: usize| {
@@ -49,7 +49,7 @@ fn write_images(folder: &Path, (side, count): (usize, usize), write: impl Fn(&st
     write("test", &(count..count + count / 2).map(image).collect::<Vec<_>>());
 }
 
-/// A folder of this name that is laid out as CIFAR-10, with so many images to learn from.
+/// A folder of this name in the format of CIFAR-10, with `count` training images.
 fn write_cifar(name: &str, count: usize) -> PathBuf {
     let cifar = folder(name);
     write_images(&cifar, (32, count), |part, images| {
@@ -105,7 +105,7 @@ fn resnet_50_takes_a_step() {
         (report["model"].as_str(), report["replicas_identical"].as_bool()),
         (Some("resnet50"), Some(true))
     );
-    // Parameters in four bytes each: of all of them, a rank of two sends half twice.
+    // Parameters of four bytes: each of two ranks sends half of them twice.
     assert!(report["bytes_of_gradient_all_reduce"].as_u64() >= Some(2 * 4 * 23_520_842));
     clean("resnet50");
     std::fs::remove_dir_all(data).unwrap();
@@ -159,7 +159,7 @@ fn files_that_are_missing_or_damaged_are_named_in_one_line() {
 #[test]
 fn a_device_that_is_not_there_is_said_once_before_ranks_start() {
     for device in ["cuda", "cuda:0"] {
-        // No driver, whatever the machine has.
+        // Without a driver, on any machine.
         let output = command("device", &format!("--ranks 4 --epochs 1 --device {device}"))
             .env("LD_LIBRARY_PATH", "")
             .env("CUDA_VISIBLE_DEVICES", "")

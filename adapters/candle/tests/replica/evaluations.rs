@@ -1,10 +1,10 @@
-//! Algorithms that take several gradients of a batch, and the loss that algorithms are told.
+//! Algorithms that take several gradients of a batch, and the loss that algorithms receive.
 
 use super::*;
 use hexagram_algorithms::logical::{Buffer, Result as Outcome};
 use hexagram_algorithms::{About, Algorithm, Bucket, Buckets, Combine, Context, Needs, Trigram};
 
-/// Steps with the gradient where the loss is steepest, and gives out the loss.
+/// Steps with the gradient at the point of steepest loss, and reports the loss as a metric.
 #[derive(Debug, Clone)]
 struct Sam;
 
@@ -161,7 +161,7 @@ fn the_loss_of_a_step_is_the_sum_of_its_passes() {
     assert_eq!(told.unwrap(), [(true, true)]);
 }
 
-/// Gives out the loss.
+/// Reports the loss as a metric.
 #[derive(Debug, Clone)]
 struct TellsLoss;
 

@@ -1,4 +1,4 @@
-//! candle models on several ranks: equal to one rank with the larger batch, overlapped, and never silently out of step.
+//! candle models on several ranks: equal to one rank with the larger batch, overlapped, and never out of step silently.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -35,7 +35,7 @@ impl Net {
     }
 }
 
-/// A VarMap with the model's parameters, the same whenever it is called.
+/// A VarMap with the parameters of the model, the same in every call.
 fn same_start(dtype: DType) -> VarMap {
     let varmap = VarMap::new();
     Net::new(VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu)).unwrap();
@@ -126,14 +126,14 @@ fn several_ranks_equal_one_with_the_larger_batch() {
     }
 }
 
-/// Which optimizer steps.
+/// Optimizer that makes the steps.
 #[derive(Clone, Copy, PartialEq)]
 enum Stepping {
     Engine,
     Candle,
 }
 
-/// Some steps of local SGD on this rank's share; with the last one all replicas become one.
+/// Some steps of local SGD on this rank's share; the last one makes all replicas equal.
 fn train_locally(comm: &Communicator, stepping: Stepping, period: u64) -> hexagram_candle::Result<Vec<f64>> {
     let varmap = same_start(DType::F64);
     let mut options = ReplicaOptions {
@@ -174,7 +174,7 @@ fn algorithms_on_parameters_work_with_either_optimizer() {
             assert!(largest_difference(&engine[0], &candle[0]) < 1e-14, "{ranks} ranks, H = {period}");
             let difference = largest_difference(&engine[0], &synchronous);
             assert!(difference < tolerance, "{ranks} ranks, H = {period}: {difference:e}");
-            // Otherwise nothing was local.
+            // Otherwise no step was local.
             assert!(period == 1 || difference > 1e-6, "{ranks} ranks, H = {period}: {difference:e}");
         }
     }
@@ -406,12 +406,12 @@ fn a_lasting_change_of_one_element_of_a_large_tensor_is_found_some_steps_later()
         let build =
             |vb: VarBuilder<'static>| vb.get_with_hints((64, 64), "large", candle_nn::Init::Const(0.5));
         let (large, mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), build)?;
-        // 4096 elements, of which every 128th is looked at, from another one on each time.
+        // 4096 elements, of which every 128th is compared, with a different start each time.
         let var = varmap.data().lock().unwrap()["large"].clone();
         let mut values = var.flatten_all()?.to_vec1::<f32>()?;
         values[3000] += 1.0;
         var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
-        // No optimizer steps, so that nothing makes up for the change.
+        // No optimizer steps, so the change is not overwritten.
         (0..128).try_for_each(|_| replica.backward(&large.sqr()?.mean_all()?).map(drop))
     });
 }

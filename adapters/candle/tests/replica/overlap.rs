@@ -1,5 +1,5 @@
-//! Communication beside the next forward pass of a candle model: bit for bit the training without, and a module that did
-//! not wait is named.
+//! Communication during the next forward pass of a candle model: bit for bit the same training as without, and the
+//! error for a missing wait names the module.
 
 use super::*;
 use hexagram_algorithms::{AnyAlgorithm, Overlap, registry};
@@ -14,7 +14,7 @@ fn under(algorithm: &AnyAlgorithm, overlap: Overlap, dtype: DType) -> ReplicaOpt
 }
 
 impl Net {
-    /// As [`Net::loss`], waiting for each layer's parameters before it.
+    /// Like [`Net::loss`], waiting for the parameters of each layer before it.
     fn loss_of_layers(&self, replica: &Replica, x: &Tensor) -> hexagram_candle::Result<Tensor> {
         let target = x.sum_keepdim(1)?.sin()?;
         replica.wait_for("first")?;
@@ -24,7 +24,7 @@ impl Net {
     }
 }
 
-/// Returns what a training leaves on each rank, looking at the mean and at the replicas now and then.
+/// Returns the result of a training on each rank, with occasional evaluations of the mean and checks of the replicas.
 fn trained(ranks: usize, algorithm: &AnyAlgorithm, overlap: Overlap, dtype: DType) -> Vec<Vec<f64>> {
     let run = |comm: Communicator| {
         let train = || -> hexagram_candle::Result<Vec<f64>> {
@@ -67,7 +67,7 @@ fn training_is_bit_for_bit_that_without() {
     assert!(of(Overlap::Forward) == of(Overlap::Backward), "16 bits");
 }
 
-/// Trains for two steps whose forward passes wait for these modules only; returns what each rank is told.
+/// Trains for two steps whose forward passes wait for these modules only; returns the error of each rank.
 fn refused(waits: &[&str]) -> Vec<String> {
     let run = |comm: Communicator| {
         let train = || -> hexagram_candle::Result<()> {

@@ -1,4 +1,4 @@
-//! What each tensor of a model is to its replicas: trained together, a buffer, each rank's own, or unused.
+//! The roles of the tensors of a model: trained together, a buffer, local to each rank, or unused.
 
 use super::{Net, all_fail, batch, hexagram, same_start};
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, Var};
@@ -23,7 +23,7 @@ fn running_statistics_belong_to_the_varmap_and_need_no_gradient() {
         hexagram(replica.backward_step(&mut optimizer, &loss))?;
         let mean = varmap.data().lock().unwrap()["running_mean"].to_vec1::<f32>().unwrap();
         assert!(mean.iter().all(|x| *x > 0.0), "the forward pass writes what a checkpoint saves: {mean:?}");
-        // Each rank has seen other samples, and yet trains the same parameters.
+        // Each rank has had other samples, and still trains the same parameters.
         assert!(hexagram(replica.is_identical())?);
         Ok(mean)
     });
