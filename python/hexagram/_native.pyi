@@ -1,12 +1,13 @@
-"""The part of hexagram that is written in Rust. Its names are those of the package: import them from ``hexagram``.
+"""The part of hexagram that is written in Rust. Import its names from the package ``hexagram``.
 
-``Elements`` is anything with elements in host memory, one behind the other: a NumPy array, a tensor of torch or jax, an
-``array``, a ``bytearray``, a ``memoryview``, a :class:`Span` or a :class:`Memory`. Shapes do not count, only the number
-of elements. Nothing is copied; until an operation has ended, only it may use the elements, which it keeps alive.
+``Elements`` is any object with contiguous elements in host memory: a NumPy array, a tensor of torch or jax, an
+``array``, a ``bytearray``, a ``memoryview``, a :class:`Span` or a :class:`Memory`. Shapes are ignored, only the number
+of elements counts. Nothing is copied. An operation keeps its elements alive, and no other code may use them until it
+has ended.
 
-Calls release the interpreter's lock while they wait, and Ctrl-C ends the wait (the operation goes on). With
-``async_op=True`` they return a :class:`Work` at once. ``timeout`` is the longest time, in seconds, in which nothing of
-the operation moves. Failures are the classes of ``hexagram.errors``.
+Calls release the interpreter lock while they wait, and Ctrl-C ends the wait (the operation continues). With
+``async_op=True`` they return a :class:`Work` immediately. ``timeout`` is the maximum time without progress of the
+operation, in seconds. Failures are the classes of ``hexagram.errors``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +22,14 @@ Reduction: TypeAlias = Literal["sum", "mean", "min", "max", "product", "band", "
 __version__: str
 
 class Store(Protocol):
-    """A key-value store that all ranks reach, through which they meet."""
+    """A key-value store that all ranks can reach, for the rendezvous."""
 
     def put(self, key: str, value: bytes) -> None: ...
     def get(self, key: str, seconds: float) -> bytes: ...
     def remove(self, key: str) -> None: ...
 
 class Span:
-    """Elements by their address: what costs least to pass. ``keep`` is kept until an operation on them has ended."""
+    """Elements at an address: the cheapest argument. ``keep`` is kept until an operation on them has ended."""
 
     def __init__(self, address: int, elements: int, dtype: str, keep: object = None) -> None: ...
     @property
@@ -40,7 +41,7 @@ class Span:
 class Memory:
     """Elements in memory that the other ranks of this host can read directly, so that collectives need no copies.
 
-    Pass it to a collective on all ranks, and look at it with ``numpy.asarray``, ``memoryview`` or ``torch.from_dlpack``.
+    Pass it to a collective on all ranks, and view it with ``numpy.asarray``, ``memoryview`` or ``torch.from_dlpack``.
     """
 
     @property
@@ -62,7 +63,7 @@ class Memory:
     ) -> Any: ...
 
 class Work:
-    """An operation that was begun. Dropping it does not end the operation."""
+    """An operation in progress. Dropping it does not end the operation."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
     def result(self) -> Any: ...
@@ -72,14 +73,14 @@ class Work:
     def on_done(self, callback: Callable[[Work], object]) -> None: ...
 
 class Encoding:
-    """A codec (``"top-k(1%)"``), what becomes of its error (``"error"``), and what both remember of one bucket."""
+    """A codec (``"top-k(1%)"``), the feedback of its error (``"error"``), and their state for one bucket."""
 
     def __init__(self, codec: str, feedback: str = "none", seed: int = 0) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 class LinearEncoding:
-    """A codec whose messages add up, what becomes of its error, and what both remember of one bucket."""
+    """A codec whose messages add up, the feedback of its error, and their state for one bucket."""
 
     @staticmethod
     def power_sgd(
@@ -96,7 +97,7 @@ class LinearEncoding:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 class World:
-    """All ranks of one job, as this process sees them. Leave it by ``with``, :meth:`close`, or the program's end."""
+    """All ranks of one job, as seen by this process. Leave it by ``with``, :meth:`close`, or the end of the program."""
 
     @classmethod
     def join(
@@ -145,7 +146,7 @@ class World:
     def __exit__(self, *error: object) -> None: ...
 
 class _Collectives:
-    """The calls that a group and its hierarchy have in common."""
+    """The calls that a group and its hierarchy share."""
 
     @overload
     def all_reduce(
@@ -365,8 +366,8 @@ class Communicator(_Collectives):
     """Membership of this process in a group of ranks, with every primitive as a method.
 
     Operations run one after another on each lane, in the same order on all ranks; those of different lanes and groups,
-    and messages between two ranks, run beside each other. After a failed operation no communicator of the world can be
-    used any more.
+    and messages between two ranks, run concurrently. After a failed operation, no communicator of the world can be
+    used.
     """
 
     @property
@@ -579,10 +580,10 @@ class Communicator(_Collectives):
     ) -> Work: ...
 
 class Hierarchy(_Collectives):
-    """The ranks of a group, by host: its calls go first within each host, then among one leader of each.
+    """The ranks of a group, by host: its calls run within each host first, then among one leader of each.
 
-    They send between hosts what the leaders alone would, and have the results of those of :class:`Communicator`. Its
-    gossip mixes the means of hosts.
+    Messages between hosts are those of the leaders alone, and results are those of :class:`Communicator`. Its gossip
+    mixes the means of hosts.
     """
 
     @property
@@ -592,9 +593,9 @@ class Hierarchy(_Collectives):
     def lane(self, number: int) -> Hierarchy: ...
 
 class Service:
-    """A thread of this rank that answers the other ranks' requests to what is made of it, on all ranks alike.
+    """A thread of this rank that answers the requests of other ranks to objects created from it, the same on all ranks.
 
-    See ``hexagram.asynchronous``. It ends by :meth:`close`, ``with``, or with its world.
+    See ``hexagram.asynchronous``. It ends with :meth:`close`, ``with``, or its world.
     """
 
     def window(
@@ -634,7 +635,7 @@ class Service:
 Peers: TypeAlias = dict[int, float] | Sequence[int]
 
 class Window:
-    """One rank's value x, and a buffer y for each rank that may put into it. See :meth:`Service.window`."""
+    """The value x of one rank, and a buffer y for each rank that may put into it. See :meth:`Service.window`."""
 
     @property
     def destinations(self) -> list[int]: ...
@@ -672,7 +673,8 @@ class Window:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 class PairExchange:
-    """One rank's value, which it averages with that of one other rank at a time. See :meth:`Service.pair_exchange`."""
+    """The value of one rank, which it averages with that of one other rank at a time. See
+    :meth:`Service.pair_exchange`."""
 
     @property
     def exchanges(self) -> int: ...
@@ -706,7 +708,7 @@ class Clock:
     def finish(self) -> None: ...
 
 class Server:
-    """A vector of f32 that is spread over all ranks, and changed there by what any rank pushes."""
+    """A vector of f32 that is distributed over all ranks, and updated there by pushes from any rank."""
 
     def __len__(self) -> int: ...
     @overload
@@ -726,21 +728,21 @@ class Server:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 class Background:
-    """A thread of this rank that averages over ranks beside what it computes. See :meth:`World.background`."""
+    """A background thread of this rank that averages over ranks. See :meth:`World.background`."""
 
     def mean(self, elements: Elements, encoding: Encoding | None = None) -> Average: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
 
 class Average:
-    """A mean that was begun, to be applied to the elements it is of."""
+    """A mean in progress, to apply to its elements."""
 
     def is_done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool: ...
     def apply(self) -> bool: ...
 
 class Sampler:
-    """One rank's order of samples, or of batches of them; see ``hexagram.sampler``."""
+    """The order of samples, or of batches, on one rank; see ``hexagram.sampler``."""
 
     @staticmethod
     def distributed(
@@ -809,7 +811,7 @@ class Sampler:
     def fingerprint(self) -> int: ...
 
 class SamplerIterator:
-    """Draws of an epoch from some position on: its state is what torchdata's ``StatefulDataLoader`` keeps."""
+    """Draws of an epoch from a position on; torchdata's ``StatefulDataLoader`` saves its state."""
 
     def __iter__(self) -> SamplerIterator: ...
     def __next__(self) -> Any: ...
@@ -818,7 +820,7 @@ class SamplerIterator:
     def load_state_dict(self, state: dict[str, int]) -> None: ...
 
 class Engine:
-    """The engine on one rank, on a thread of its own: ``hexagram.torch.DataParallel`` stands on it.
+    """The engine on one rank, on its own thread: the base of ``hexagram.torch.DataParallel``.
 
     Every method may raise :class:`hexagram.Error`; most are collective calls.
     """
@@ -884,7 +886,7 @@ class Engine:
     def blocked(self) -> float: ...
 
 class BucketView:
-    """Gradients or parameters of one bucket, where they lie: torch takes them by DLPack, without a copy."""
+    """Gradients or parameters of one bucket, in place: torch imports them by DLPack, without a copy."""
 
     def __len__(self) -> int: ...
     @property
@@ -893,9 +895,9 @@ class BucketView:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class CommunicationHook:
-    """An algorithm on buckets of gradients that a framework cuts; ``hexagram.torch.hook`` stands on it.
+    """An algorithm on the gradient buckets of a framework; the base of ``hexagram.torch.hook``.
 
-    A bucket is its number, whether it is the last of the pass, its gradients, and name and shape of each tensor in it.
+    A bucket is its index, whether it is the last of the pass, its gradients, and name and shape of each tensor in it.
     """
 
     def __init__(
@@ -906,10 +908,10 @@ class CommunicationHook:
     def close(self) -> None: ...
 
 def needs_learning_rate(algorithm: str) -> bool:
-    """Returns whether an algorithm asks for the learning rate of its steps."""
+    """Returns whether an algorithm uses the learning rate of its steps."""
 
 def algorithms() -> list[tuple[str, str, str]]:
-    """Returns name, trigram and source of every algorithm of the registry."""
+    """Returns name, trigram and source of every algorithm in the registry."""
 
 def joined() -> World | None:
     """Returns the world that this process has joined and not left, the first of several; None if there is none."""

@@ -1,8 +1,9 @@
-//! The package's own Python threads: they run callbacks, and drop what ended operations kept when nobody else does.
+//! The Python threads of the package: they run callbacks, and drop the objects kept by ended operations if no call
+//! does.
 //!
-//! Threads that communicate never wait for the interpreter: they leave here what there is to do in it. A callback may
-//! wait for the callback of another operation, so whoever takes one first sees that another thread waits for the next:
-//! there are as many threads as callbacks wait for each other, mostly two.
+//! Communication threads never wait for the interpreter: they queue work for it here. A callback may wait for the
+//! callback of another operation. So a thread that takes a callback first ensures that another thread waits for the
+//! next: there are as many threads as callbacks that wait for each other, mostly two.
 
 use crate::fork::Generation;
 use crate::memory::kept;
@@ -13,11 +14,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time for which what is to be dropped waits for a call that drops it in passing.
+/// Time for which objects to drop wait for a call that drops them in passing.
 const IDLE: Duration = Duration::from_millis(50);
-/// Longest wait for callbacks as the interpreter ends.
+/// Maximum wait for callbacks when the interpreter ends.
 const LAST: Duration = Duration::from_secs(5);
-/// Threads that stay to wait for callbacks; what is more ends when it has none.
+/// Number of threads that stay to wait for callbacks; further threads end when idle.
 const KEPT: usize = 2;
 
 /// A function to call with the work that has ended.
@@ -28,14 +29,14 @@ struct Callback {
 
 struct Todo {
     callbacks: VecDeque<Callback>,
-    /// Set when something was kept and can be dropped.
+    /// True if kept objects can be dropped.
     sweep: bool,
     closed: bool,
-    /// Threads that run or are about to.
+    /// Number of threads that run or are about to.
     threads: usize,
-    /// Threads that wait, or are about to, for something to do.
+    /// Number of threads that wait, or are about to wait, for work.
     idle: usize,
-    /// The process that has the threads.
+    /// The process to which the threads belong.
     generation: Option<Generation>,
 }
 
@@ -55,26 +56,26 @@ static TODO: Mutex<Todo> = Mutex::new(Todo {
     generation: None,
 });
 static BELL: Condvar = Condvar::new();
-/// Rung when a thread ends.
+/// Notified when a thread ends.
 static ENDED: Condvar = Condvar::new();
 
 fn todo() -> MutexGuard<'static, Todo> {
     TODO.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets a thread know that there is something to drop.
+/// Notifies a thread that there are objects to drop.
 pub(crate) fn wake() {
     todo().sweep = true;
     BELL.notify_one();
 }
 
-/// Calls a function, on a thread of the package, with the work that has ended.
+/// Calls a function with the ended work, on a thread of the package.
 pub(crate) fn post(function: Py<PyAny>, work: Py<Work>) {
     todo().callbacks.push_back(Callback { function, work });
     BELL.notify_one();
 }
 
-/// Starts a thread, unless one waits for something to do.
+/// Starts a thread, unless one is idle.
 pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
     let now = Generation::now();
     let mut todo = todo();
@@ -105,7 +106,7 @@ fn spawn(py: Python<'_>) -> PyResult<()> {
     thread.call_method0("start").map(drop)
 }
 
-/// Ends the threads when they have done what there is to do, or after a while.
+/// Ends the threads when their work is done, or after a while.
 pub(crate) fn stop(py: Python<'_>) {
     let mut todo = todo();
     todo.closed = true;
@@ -126,7 +127,7 @@ fn run_callbacks(py: Python<'_>) {
     loop {
         match py.detach(next) {
             Next::Call(Callback { function, work }) => {
-                // A thread that cannot be started is missed only by callbacks that wait for each other.
+                // If a thread cannot be started, this affects only callbacks that wait for each other.
                 let called = start(py).and_then(|()| function.call1(py, (work,)).map(drop));
                 if let Err(error) = called {
                     error.write_unraisable(py, Some(function.bind(py)));
@@ -147,7 +148,7 @@ fn run_callbacks(py: Python<'_>) {
     }
 }
 
-/// Waits for something to do. The thread counts as idle until it has some.
+/// Waits for work. The thread counts as idle until it has some.
 fn next() -> Next {
     let idle = |todo: &mut Todo| todo.callbacks.is_empty() && !todo.sweep && !todo.closed;
     let mut todo = BELL.wait_while(todo(), idle).unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The hook of PyTorch's `DistributedDataParallel`: an algorithm on DDP's own buckets of gradients.
+//! The hook of PyTorch's `DistributedDataParallel`: an algorithm on the gradient buckets of DDP.
 
 use crate::communicator::Communicator;
 use crate::engine::answer;
@@ -13,15 +13,15 @@ use pyo3::prelude::*;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Algorithm on buckets of gradients that a framework cuts.
+/// Algorithm on the gradient buckets of a framework.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct CommunicationHook {
     generation: Generation,
-    /// The hook; `None` once it was closed.
+    /// The hook; `None` after it was closed.
     hook: Arc<Mutex<Option<Hook>>>,
 }
 
-/// A bucket: number, whether it is the last, gradients, and the tensors' names and shapes.
+/// A bucket: index, whether it is the last, gradients, and the names and shapes of the tensors.
 type Bucket<'py> = (usize, bool, Bound<'py, PyAny>, Vec<(String, Vec<usize>)>);
 
 #[pymethods]
@@ -53,7 +53,7 @@ impl CommunicationHook {
         }
     }
 
-    /// Takes a bucket; with the last one, waits for all.
+    /// Takes a bucket; the call with the last one waits for all.
     fn ready(&self, py: Python<'_>, bucket: Bucket<'_>) -> PyResult<()> {
         self.generation.check(py)?;
         let (index, is_last, gradients, tensors) = bucket;

@@ -1,4 +1,4 @@
-//! Element types, reductions and graphs by name, as hexagram and NumPy spell them.
+//! Element types, reductions and graphs by name, as in hexagram and NumPy.
 
 use crate::error::{exception, usage};
 use hexagram::decentralized::{Schedule, catalogue};
@@ -6,7 +6,7 @@ use hexagram::{DType, Error, ReduceOp};
 use pyo3::prelude::*;
 use std::sync::{Arc, LazyLock};
 
-/// Names that NumPy and torch give to the types.
+/// Names of the types in NumPy and torch.
 const ALIASES: [(&str, &str); 9] = [
     ("uint8", "u8"),
     ("int8", "i8"),
@@ -19,20 +19,21 @@ const ALIASES: [(&str, &str); 9] = [
     ("float64", "f64"),
 ];
 
-/// Element types by name: writing the names anew for each look-up is much of what a call on a few elements costs.
+/// Element types by name, cached: formatting the names for each look-up is a large part of the cost of a call on a few
+/// elements.
 static DTYPES: LazyLock<Vec<(String, DType)>> =
     LazyLock::new(|| DType::ALL.iter().map(|dtype| (dtype.to_string(), *dtype)).collect());
 
-/// Reductions by name, as the element types.
+/// Reductions by name, cached like the element types.
 static REDUCTIONS: LazyLock<Vec<(String, ReduceOp)>> =
     LazyLock::new(|| ReduceOp::ALL.iter().map(|op| (op.to_string(), *op)).collect());
 
-/// Returns the element type of a name: `f32` and `float32` are the same.
+/// Returns the element type with a name: `f32` and `float32` are the same.
 pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<DType> {
     named(name).map_err(|error| exception(py, &error))
 }
 
-/// Returns the element type of a name, as [`dtype`] does.
+/// Returns the element type with a name, like [`dtype`].
 pub(crate) fn named(name: &str) -> Result<DType, Error> {
     let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
     DTYPES.iter().find(|(name, _)| name == short).map(|(_, dtype)| *dtype).ok_or_else(|| {
@@ -47,7 +48,7 @@ pub(crate) fn all_dtypes() -> String {
     all.join(", ")
 }
 
-/// Returns the reduction of a name.
+/// Returns the reduction with a name.
 pub(crate) fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
     REDUCTIONS.iter().find(|(known, _)| known == name).map(|(_, op)| *op).ok_or_else(|| {
         let all: Vec<String> = ReduceOp::ALL.iter().map(ReduceOp::to_string).collect();
@@ -55,7 +56,7 @@ pub(crate) fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
     })
 }
 
-/// Returns the graph that a text spells.
+/// Returns the graph with a spelling.
 pub(crate) fn graph(py: Python<'_>, text: &str) -> PyResult<Arc<dyn Schedule>> {
     catalogue().named(text).map_err(|error| exception(py, &error))
 }

@@ -1,4 +1,4 @@
-//! Encodings: a codec, what becomes of its error, and what both remember of one bucket.
+//! Encodings: a codec, the feedback of its error, and their state for one bucket.
 
 use crate::error::{exception, usage};
 use crate::state::{Saved, dictionary};
@@ -10,11 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Codec, what becomes of its error, and what both remember of one bucket on this rank.
+/// Codec, the feedback of its error, and their state for one bucket on this rank.
 ///
-/// `codec` is spelled as in `docs/algorithms.md`: `"top-k(1%)"`. `feedback` is `"none"`, where the error is lost, `"error"` or
-/// `"error(decay=0.9)"`, where it is added to the next message, `"two-level"` or `"difference"`. `seed` is that of random
-/// numbers, the same on all ranks. Raises `UsageError` with the nearest names for what there is not.
+/// `codec` is spelled as in `docs/algorithms.md`: `"top-k(1%)"`. `feedback` is `"none"` (the error is lost), `"error"`
+/// or `"error(decay=0.9)"` (it is added to the next message), `"two-level"` or `"difference"`. `seed` is that of random
+/// numbers, the same on all ranks. Raises `UsageError` with the nearest names for unknown ones.
 ///
 /// >>> hexagram.Encoding("top-k(1%)", "error")  # doctest: +SKIP
 #[pyclass(frozen, module = "hexagram")]
@@ -23,7 +23,7 @@ pub(crate) struct Encoding {
     described: String,
 }
 
-/// Codec whose messages add up, what becomes of its error, and what both remember of one bucket on this rank. It is made by
+/// Codec whose messages add up, the feedback of its error, and their state for one bucket on this rank. Create it with
 /// `power_sgd` or `random_k`.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct LinearEncoding {
@@ -31,7 +31,7 @@ pub(crate) struct LinearEncoding {
     described: String,
 }
 
-/// Place of an encoding while no operation has it.
+/// Owner of an encoding while no operation uses it.
 pub(crate) struct Slot<C: ?Sized = dyn Codec>(Arc<Mutex<Option<hexagram::encoding::Encoding<C>>>>);
 
 #[pymethods]
@@ -48,14 +48,14 @@ impl Encoding {
         &self.described
     }
 
-    /// Returns what the encoding remembers, such as the error that the next message makes up for: a dictionary that can be
-    /// pickled. Raises `UsageError` while an operation has the encoding.
+    /// Returns the state of the encoding, such as the error that the next message corrects: a dictionary that can be
+    /// pickled. Raises `UsageError` while an operation uses the encoding.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.slot.save(py)
     }
 
-    /// Goes on from what `state_dict` of an equal encoding has returned. Raises `UsageError` for that of another codec,
-    /// feedback or seed, and while an operation has the encoding.
+    /// Continues from the `state_dict` of an equal encoding. Raises `UsageError` for another codec, feedback or seed,
+    /// and while an operation uses the encoding.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.slot.load(py, state)
     }
@@ -63,11 +63,11 @@ impl Encoding {
 
 #[pymethods]
 impl LinearEncoding {
-    /// Returns PowerSGD's encoding of a bucket of matrices, of `shapes` (rows, columns) one behind the other: each as a
-    /// product of two of this `rank`. Matrices of which that saves less than the factor `saving` travel as they are, and so
-    /// does what the bucket has beyond all shapes. `feedback` and `seed` are as of `Encoding`.
+    /// Returns the PowerSGD encoding of a bucket of matrices with `shapes` (rows, columns), one after the other: each
+    /// is sent as a product of two factors of this `rank`. Matrices for which that saves less than the factor `saving`
+    /// are sent in full precision, and so are elements beyond all shapes. For `feedback` and `seed`, see `Encoding`.
     ///
-    /// Raises `UsageError` for a rank of 0, a saving below 1, or a feedback that there is not.
+    /// Raises `UsageError` for a rank of 0, a saving below 1, or an unknown feedback.
     #[staticmethod]
     #[pyo3(signature = (shapes, rank = 1, *, saving = 1.0, feedback = "error", seed = 0))]
     fn power_sgd(
@@ -82,8 +82,9 @@ impl LinearEncoding {
         Self::of(py, codec, feedback, seed)
     }
 
-    /// Returns the encoding of elements at random places, the same on all ranks, whose share `codec` says: `"random-k(1%)"`.
-    /// `feedback` and `seed` are as of `Encoding`. Raises `UsageError` for another codec, or a feedback that there is not.
+    /// Returns the encoding of elements at random indices, the same on all ranks; `codec` gives their share:
+    /// `"random-k(1%)"`. For `feedback` and `seed`, see `Encoding`. Raises `UsageError` for another codec, or an
+    /// unknown feedback.
     #[staticmethod]
     #[pyo3(signature = (codec = "random-k(1%)", *, feedback = "error", seed = 0))]
     fn random_k(py: Python<'_>, codec: &str, feedback: &str, seed: u64) -> PyResult<Self> {
@@ -96,28 +97,28 @@ impl LinearEncoding {
         &self.described
     }
 
-    /// Returns what the encoding remembers, such as the error that the next message makes up for: a dictionary that can be
-    /// pickled. Raises `UsageError` while an operation has the encoding.
+    /// Returns the state of the encoding, such as the error that the next message corrects: a dictionary that can be
+    /// pickled. Raises `UsageError` while an operation uses the encoding.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.slot.save(py)
     }
 
-    /// Goes on from what `state_dict` of an equal encoding has returned. Raises `UsageError` for that of another codec,
-    /// feedback or seed, and while an operation has the encoding.
+    /// Continues from the `state_dict` of an equal encoding. Raises `UsageError` for another codec, feedback or seed,
+    /// and while an operation uses the encoding.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.slot.load(py, state)
     }
 }
 
 impl Encoding {
-    /// Returns where an operation takes it.
+    /// Returns the slot from which an operation takes it.
     pub(crate) fn slot(&self) -> Slot {
         self.slot.clone()
     }
 }
 
 impl LinearEncoding {
-    /// Returns where an operation takes it.
+    /// Returns the slot from which an operation takes it.
     pub(crate) fn slot(&self) -> Slot<dyn LinearCodec> {
         self.slot.clone()
     }
@@ -158,7 +159,7 @@ impl<C: ?Sized> Slot<C> {
         outcome
     }
 
-    /// Takes the encoding. Fails while another operation has it, and after one that was given up.
+    /// Takes the encoding. Fails while another operation uses it, and after a cancelled one.
     fn take(&self) -> Result<hexagram::encoding::Encoding<C>> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| {
@@ -172,7 +173,7 @@ impl<C: ?Sized> Slot<C> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(encoding);
     }
 
-    /// Returns what the encoding remembers, with the name of what it is of.
+    /// Returns the state of the encoding, with its name.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let encoding = self.take().map_err(|error| exception(py, &error))?;
         let saved = dictionary(py, encoding.state());
@@ -183,7 +184,7 @@ impl<C: ?Sized> Slot<C> {
         Ok(saved)
     }
 
-    /// Restores what an equal encoding has remembered.
+    /// Restores the state of an equal encoding.
     fn load(&self, py: Python<'_>, saved: &Bound<'_, PyDict>) -> PyResult<()> {
         let theirs: String = saved.as_any().get_item("encoding")?.extract()?;
         let state = saved.extract::<Saved>()?.state(py)?;
@@ -201,7 +202,7 @@ impl<C: ?Sized> Slot<C> {
     }
 }
 
-/// Makes the encoding of a codec and a feedback by their names.
+/// Creates the encoding of a codec and a feedback by name.
 pub(crate) fn make(codec: &str, feedback: &str, seed: u64) -> Result<hexagram::encoding::Encoding> {
     let codec = codec::named(codec)?;
     let feedback = named_feedback(feedback)?;

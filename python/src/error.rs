@@ -1,4 +1,4 @@
-//! Errors as exceptions: each kind of the taxonomy is a class of `hexagram/errors.py`, with its fields as attributes.
+//! Errors as exceptions: each kind of error is a class in `hexagram/errors.py`, with its fields as attributes.
 
 use hexagram::Error;
 use hexagram::physical::Peer;
@@ -7,17 +7,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::time::Duration;
 
-/// Returns the exception of an error.
+/// Returns the exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|failed| failed)
 }
 
-/// Returns the exception of a call that cannot be carried out.
+/// Returns the exception for an invalid call.
 pub(crate) fn usage(py: Python<'_>, what: impl Into<String>, remedy: impl Into<String>) -> PyErr {
     exception(py, &Error::usage(what, remedy))
 }
 
-/// Returns the exception of something of this process that has not ended in time.
+/// Returns the exception for something in this process that has not ended in time.
 pub(crate) fn late(py: Python<'_>, what: &str, after: Duration) -> PyErr {
     let seconds = after.as_secs_f64();
     let text = format!("{what} has not ended within {seconds} s; see what its threads do, as py-spy shows");
@@ -37,7 +37,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(raised))
 }
 
-/// Returns the name of the class of an error.
+/// Returns the name of the class for an error.
 fn class_of(error: &Error) -> &'static str {
     match error {
         Error::PeerFailed { .. } => "PeerFailed",

@@ -1,5 +1,5 @@
-//! Forks: a forked child has none of this library's threads, and shares its parent's connections. What its parent made
-//! is refused there, and never closed.
+//! Forks: a forked child has none of the threads of this library, and shares the connections of its parent. Objects of
+//! the parent are refused there, and never closed.
 
 use crate::error::usage;
 use pyo3::prelude::*;
@@ -8,32 +8,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of forks between the process that loaded this library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Number of forks before something was made.
+/// Number of forks before an object was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
-/// Lets children of this process know that they are.
+/// Installs the detection of forks in children of this process.
 pub(crate) fn watch() {
     extern "C" fn forked() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler is there as long as the process, since extension modules are never unloaded, and does what is
-    // safe after a fork. Where the system has no memory for it, forks are not noticed.
+    // SAFETY: the handler exists as long as the process, since extension modules are never unloaded, and is safe after
+    // a fork. If the system has no memory for it, forks are not detected.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
 impl Generation {
-    /// Returns that of this process.
+    /// Returns the generation of this process.
     pub(crate) fn now() -> Self {
         Generation(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Returns true in the process in which it was asked for, and false in its children.
+    /// Returns true in the process that created it, and false in its children.
     pub(crate) fn is_now(self) -> bool {
         self == Self::now()
     }
 
-    /// Fails in a child of the process in which it was asked for.
+    /// Fails in a child of the process that created it.
     pub(crate) fn check(self, py: Python<'_>) -> PyResult<()> {
         if self.is_now() {
             return Ok(());

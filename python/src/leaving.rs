@@ -1,5 +1,5 @@
-//! Worlds that this process is leaving: rank 0 of each goes last, and what waits for that is a thread. A program that
-//! waited for one world after the other would wait for a rank that waits for it in another world.
+//! Worlds that this process is leaving: rank 0 of each leaves last, and a thread waits for that. A program that waited
+//! for one world after the other could deadlock with a rank that waits for it in another world.
 
 use crate::error::late;
 use crate::fork::Generation;
@@ -7,24 +7,24 @@ use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time beyond a world's deadline in which it is left: what is unsent is sent, and threads end.
+/// Time beyond the deadline of a world for leaving it: unsent messages are sent, and threads end.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Longest deadline that counts: a year.
+/// Maximum deadline: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Worlds that a process is leaving.
 struct Worlds {
     generation: Option<Generation>,
     count: usize,
-    /// Number of those of which something is being closed, which ends by deadlines of its own.
+    /// Number of worlds in which objects are being closed, with their own deadlines.
     closing: usize,
-    /// Time at which the others are left.
+    /// Time by which the others are left.
     until: Option<Instant>,
 }
 
 static WORLDS: Mutex<Worlds> = Mutex::new(Worlds { generation: None, count: 0, closing: 0, until: None });
-/// Rung when one of them is left.
+/// Notified when a world has been left.
 static ENDED: Condvar = Condvar::new();
 
 fn worlds() -> MutexGuard<'static, Worlds> {
@@ -37,7 +37,7 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Notes that this process leaves a world, of which it first closes what is open.
+    /// Records that this process leaves a world; it first closes the open objects.
     pub(crate) fn begin() -> Self {
         let now = Generation::now();
         let mut worlds = worlds();
@@ -50,7 +50,7 @@ impl Leaving {
         Leaving { is_closing: true }
     }
 
-    /// Notes that nothing of the world is open any more: it is left within `deadline`, its own.
+    /// Records that all objects of the world are closed: it is left within its `deadline`.
     pub(crate) fn closed(&mut self, deadline: Duration) {
         if std::mem::take(&mut self.is_closing) {
             let mut worlds = worlds();

@@ -1,8 +1,8 @@
-//! hexagram for Python: the module `hexagram._native`. Its classes are documented where Python's tools look for it, in
+//! hexagram for Python: the module `hexagram._native`. Its classes are documented where Python tools look for it, in
 //! `hexagram/_native.pyi`.
 //!
-//! Reading order: `memory` (what an argument is), `communicator` (the primitives), `work` (how a call waits), `callbacks`
-//! (what is done later), `world` (joining and leaving), `asynchronous` (what has threads of its own).
+//! Reading order: `memory` (arguments), `communicator` (the primitives), `work` (how a call waits), `callbacks`
+//! (deferred calls), `world` (joining and leaving), `asynchronous` (objects with their own threads).
 
 mod asynchronous;
 mod callbacks;
@@ -26,18 +26,18 @@ mod world;
 
 use pyo3::prelude::*;
 
-/// Leaves all worlds and ends the package's thread, as the interpreter ends.
+/// Leaves all worlds and ends the threads of the package, when the interpreter ends.
 #[pyfunction]
 #[pyo3(signature = (because = None))]
 fn shut_down(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
     if let Some(because) = because {
-        // First, as what ends early below would give reasons of its own, or wait for the others.
+        // First, as objects that end early below would give their own reasons, or wait for the others.
         world::give_up_all(py, because);
     }
     let ended = engine::end_all(py);
     let left = world::leave_all(py, because.is_some());
     callbacks::stop(py);
-    // Who has given up has said why.
+    // A rank that has failed has already reported why.
     if because.is_some() { left } else { ended.and(left) }
 }
 

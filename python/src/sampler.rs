@@ -1,4 +1,4 @@
-//! Samplers: which sample goes to which rank, index for index as in Rust and as in PyTorch.
+//! Samplers: the assignment of samples to ranks, with the same indices as in Rust and in PyTorch.
 
 use crate::error::usage;
 use crate::whole::{count, ranks};
@@ -13,20 +13,20 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One rank's order of samples, or of batches of them, in every epoch.
+/// The order of samples, or of batches, on one rank in every epoch.
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct Sampler {
     order: Arc<Mutex<Order>>,
 }
 
-/// Draws of an epoch from some position on.
+/// Draws of an epoch from a position on.
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct SamplerIterator {
     order: Arc<Mutex<Order>>,
     draws: Mutex<Remaining>,
 }
 
-/// What is left of an epoch, and where that is.
+/// The rest of an epoch, and its position.
 struct Remaining {
     draws: Box<dyn ExactSizeIterator<Item = Draw> + Send>,
     epoch: u64,
@@ -34,7 +34,7 @@ struct Remaining {
     stride: usize,
 }
 
-/// What it takes to go on: epoch, position, and the fingerprint of the order.
+/// The state for resumption: epoch, position, and the fingerprint of the order.
 #[derive(FromPyObject, IntoPyObject)]
 struct Place {
     #[pyo3(item, from_py_with = count)]
@@ -47,7 +47,7 @@ struct Place {
 
 struct Order {
     draws: Draws,
-    /// First error of a function of Python that makes batches.
+    /// First error of a Python function that makes batches.
     failure: Failure,
 }
 
@@ -166,7 +166,7 @@ impl Sampler {
         made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))
     }
 
-    /// Batches of a load-balanced order, as `batch_fn` makes them of a rank's samples.
+    /// Batches of a load-balanced order, as `batch_fn` makes them from the samples of a rank.
     #[staticmethod]
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
     fn load_balancing_batches(
@@ -185,7 +185,7 @@ impl Sampler {
         let options = LoadBalancingOptions { replicas, rank, shuffle, seed, epoch, drop_last, random_level };
         let failure = Failure::default();
         let batching = batching(batch_fn, &failure);
-        // The function of Python runs on this thread, for every rank.
+        // The Python function runs on this thread, for every rank.
         let sampler = balanced(complexities, options)
             .and_then(|sampler| LoadBalancingBatchSampler::new(sampler, batching, drop_last_batches));
         let sampler = made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))?;
@@ -194,7 +194,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Samples drawn by weight, of which each rank has its share.
+    /// Samples drawn by weight; each rank gets its share.
     #[staticmethod]
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
     fn weighted(
@@ -236,7 +236,7 @@ impl Sampler {
         lock(py, &self.order).set_epoch(py, epoch)
     }
 
-    /// Goes to the epoch of a state. Raises `ValueError` if the state is of another order.
+    /// Moves to the epoch of a state. Raises `ValueError` if the state belongs to another order.
     fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
         lock(py, &self.order).go_to(py, &state)
     }
@@ -298,14 +298,14 @@ impl SamplerIterator {
         lock(py, &self.draws).draws.len()
     }
 
-    /// Returns what resumes the epoch after the last draw.
+    /// Returns the state for resuming the epoch after the last draw.
     fn state_dict(&self, py: Python<'_>) -> Place {
         let fingerprint = with!(lock(py, &self.order), sampler => sampler.fingerprint());
         let remaining = lock(py, &self.draws);
         Place { epoch: remaining.epoch, position: remaining.position, fingerprint }
     }
 
-    /// Goes to where a state was taken. Raises `ValueError` if it is of another order.
+    /// Moves to the position of a state. Raises `ValueError` if it belongs to another order.
     fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
         let mut order = lock(py, &self.order);
         order.go_to(py, &state)?;
@@ -314,12 +314,12 @@ impl SamplerIterator {
     }
 }
 
-/// Locks a mutex, for which a thread waits without the interpreter: a function of Python may be called under it.
+/// Locks a mutex, waiting without the interpreter lock: a Python function may be called while it is held.
 fn lock<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
     mutex.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Raises the error that a function of Python has left.
+/// Raises the stored error of a Python function.
 fn raise(py: Python<'_>, failure: &Failure) -> PyResult<()> {
     lock(py, failure).take().map_or(Ok(()), Err)
 }
@@ -331,7 +331,7 @@ fn balanced(
     LoadBalancingDistributedSampler::new(Complexities::new(complexities)?, options)
 }
 
-/// Returns batches as a function of Python makes them, which may be a generator. It leaves its first error in `failure`.
+/// Returns batches from a Python function, which may be a generator. Its first error is stored in `failure`.
 fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
     let failure = Arc::clone(failure);
     Batching::Custom(Arc::new(move |samples: &[usize]| {
@@ -347,7 +347,7 @@ fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
     }))
 }
 
-/// Returns a sampler of Rust as one of Python, or the error as an exception.
+/// Returns a Rust sampler as a Python one, or the error as an exception.
 fn made<S>(
     py: Python<'_>,
     made: Result<S, SamplerError>,
@@ -362,7 +362,7 @@ fn made<S>(
     }
 }
 
-/// Returns the treatment of what does not fill a step.
+/// Returns the treatment of samples that do not fill a step.
 fn tail(py: Python<'_>, name: &str) -> PyResult<Tail> {
     match name {
         "drop" => Ok(Tail::Drop),

@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::collections::BTreeMap;
 
-/// Elements by their type and their bytes.
+/// Elements as their type and bytes.
 type Entry = (String, Vec<u8>);
 
-/// State that one encoding remembers.
+/// State of one encoding.
 #[derive(FromPyObject)]
 pub(crate) struct Saved {
     #[pyo3(item)]

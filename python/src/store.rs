@@ -1,4 +1,4 @@
-//! Key-value stores of Python, such as torch's, through which ranks meet.
+//! Key-value stores in Python, such as that of torch, for the rendezvous.
 
 use hexagram::Store;
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ impl PythonStore {
     }
 }
 
-/// Asked on the thread that joins, which nothing waits for that holds the interpreter's lock.
+/// Called on the thread that joins; no thread waits for it while holding the interpreter lock.
 impl Store for PythonStore {
     fn put(&self, key: &str, value: &[u8]) -> io::Result<()> {
         Python::attach(|py| {

@@ -1,20 +1,20 @@
-//! Whole numbers that Python passes: one that is negative or too large is refused by what it was to be.
+//! Integers from Python: errors for negative or too large numbers name the argument.
 
 use crate::error::usage;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-/// Returns a rank, several ranks, or none.
+/// Converts to a rank, several ranks, or none.
 pub(crate) fn ranks<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     extract(value, "as a rank", "use ranks from 0 to the number of ranks - 1")
 }
 
-/// Returns a tag, or none.
+/// Converts to a tag, or none.
 pub(crate) fn tag<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     extract(value, "as a tag", "use a tag from 0 to 2³² - 1")
 }
 
-/// Returns a number of something, several of them, or none.
+/// Converts to a count, several of them, or none.
 pub(crate) fn count<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     extract(value, "as a count", "use 0 or more")
 }

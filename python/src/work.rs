@@ -1,4 +1,4 @@
-//! Operations under way, and how Python waits for them: without the interpreter's lock, and never deaf to Ctrl-C.
+//! Operations in progress, and the wait for them: without the interpreter lock, and interruptible by Ctrl-C.
 
 use crate::callbacks;
 use crate::error::{exception, late, usage};
@@ -8,13 +8,13 @@ use hexagram::logical::executor::Ticket;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Longest wait between two looks for signals.
+/// Maximum wait between two checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Result of an operation.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
-    /// Nothing but that it has ended.
+    /// No value.
     Nothing,
     /// Rank from which a message came.
     Rank(usize),
@@ -24,11 +24,11 @@ pub(crate) enum Value {
     Number(f64),
     /// Numbers of one exchange on both of its ranks.
     Exchanged(u64, u64),
-    /// Clock of what was pulled, and the versions of the shards that it is from.
+    /// Clock of the pulled values, and the versions of their shards.
     Pulled(u64, Vec<u64>),
 }
 
-/// An operation that was begun.
+/// An operation in progress.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Work {
     ticket: Ticket<Value>,
@@ -40,7 +40,7 @@ impl Work {
         Work { ticket, generation }
     }
 
-    /// Waits for the outcome; `None` if the time is up.
+    /// Waits for the outcome; `None` after the timeout.
     fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<Value>>> {
         self.generation.check(py)?;
         let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
@@ -48,14 +48,14 @@ impl Work {
         Ok(outcome)
     }
 
-    /// Waits for the end and returns what the operation returns.
+    /// Waits for the end and returns the result of the operation.
     pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.outcome(py, None) {
             Ok(Some(Ok(value))) => value.into_python(py),
             Ok(Some(Err(error))) => Err(exception(py, &error)),
             Ok(None) => Ok(py.None()),
             Err(interrupted) => {
-                // The operation goes on, and somebody has to drop what it keeps.
+                // The operation continues, so a thread must drop its objects.
                 callbacks::start(py)?;
                 Err(interrupted)
             }
@@ -65,9 +65,9 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits until the operation has ended; returns false if `timeout` seconds have passed before, and it goes on.
+    /// Waits until the operation has ended; returns false after `timeout` seconds, while the operation continues.
     ///
-    /// Raises what went wrong in it.
+    /// Raises its error.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         match self.outcome(py, timeout)? {
@@ -77,12 +77,12 @@ impl Work {
         }
     }
 
-    /// Returns what the operation returns, when it has ended.
+    /// Returns the result of the operation, after it has ended.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.finish(py)
     }
 
-    /// Returns the rank that the message of a receive came from, when it has; `None` for another operation.
+    /// Returns the source rank of a received message, if it has arrived; `None` for other operations.
     fn source(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         match self.outcome(py, None)? {
             Some(Ok(Value::Rank(rank))) => Ok(Some(rank)),
@@ -91,12 +91,12 @@ impl Work {
         }
     }
 
-    /// Returns true once the operation has ended, well or not.
+    /// Returns true if the operation has ended, successfully or not.
     pub(crate) fn is_done(&self) -> bool {
         self.generation.is_now() && self.ticket.is_done()
     }
 
-    /// Returns what went wrong; `None` if nothing did, or the operation is under way.
+    /// Returns the error; `None` if there was no error, or the operation is in progress.
     fn exception(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
         if !self.is_done() {
             return Ok(None);
@@ -113,7 +113,7 @@ impl Work {
         slf.get().generation.check(py)?;
         callbacks::start(py)?;
         let work = slf.clone().unbind();
-        // Without the lock: an operation that has ended calls at once.
+        // Without the lock: if the operation has already ended, the callback is posted immediately.
         slf.get().ticket.on_done(Box::new(move || callbacks::post(callback, work)));
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Value {
     }
 }
 
-/// Waits for a job, however long it takes, and returns what it returns.
+/// Waits for a job without a limit, and returns its result.
 pub(crate) fn outcome<T: Clone + Send>(py: Python<'_>, ticket: &Ticket<T>) -> PyResult<T> {
     match wait(py, None, |slice| ticket.wait(Some(slice)))? {
         Some(Ok(value)) => Ok(value),
@@ -141,7 +141,7 @@ pub(crate) fn outcome<T: Clone + Send>(py: Python<'_>, ticket: &Ticket<T>) -> Py
     }
 }
 
-/// Waits without the interpreter's lock, in slices between which signals are looked for; `None` if the time is up.
+/// Waits without the interpreter lock, in slices with checks for signals; `None` after the timeout.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -161,7 +161,7 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Runs something that takes long on a thread of its own, so that Ctrl-C ends the wait for it, though not the work.
+/// Runs long work on a separate thread, so that Ctrl-C ends the wait for it, though not the work.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -169,8 +169,8 @@ pub(crate) fn interruptible<T: Send + 'static>(
     interruptible_then(py, move || (work(), ()))
 }
 
-/// Runs something as `interruptible` does, and gives up the wait for it, though not the work, after `limit`: `what` has not
-/// ended then.
+/// Runs work like `interruptible`, and ends the wait, though not the work, after `limit`, with an error that `what` has
+/// not ended.
 pub(crate) fn interruptible_within<T: Send + 'static>(
     py: Python<'_>,
     limit: Duration,
@@ -181,8 +181,8 @@ pub(crate) fn interruptible_within<T: Send + 'static>(
     ended.ok_or_else(|| late(py, what, limit))
 }
 
-/// Runs something as `interruptible` does, and returns the first of what it returns. The other is dropped on that thread
-/// afterwards, for which nobody waits.
+/// Runs work like `interruptible`, and returns the first part of its result. The second part is dropped on that thread
+/// afterwards, without a wait.
 pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> (T, R) + Send + 'static,
@@ -191,7 +191,7 @@ pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
     ended.ok_or_else(|| usage(py, "the wait for a thread has ended without it", "report it as a bug"))
 }
 
-/// Runs something on a thread of its own, and waits for the first of what it returns; `None` if the time is up.
+/// Runs work on a separate thread, and waits for the first part of its result; `None` after the timeout.
 fn run_aside<T: Send + 'static, R: 'static>(
     py: Python<'_>,
     timeout: Option<f64>,

@@ -1,4 +1,4 @@
-//! The world of this process: joining it, what it is, and leaving it.
+//! The world of this process: joining, its state, and leaving.
 
 use crate::communicator::Communicator;
 use crate::error::{exception, usage};
@@ -16,21 +16,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// State that a world and its communicators share: a rank that joined, until it leaves.
+/// State that a world and its communicators share, from joining to leaving.
 pub(crate) struct Member {
     generation: Generation,
     joined: Mutex<Option<Joined>>,
-    /// Things with threads of their own in this world, in the order in which they were started.
+    /// Objects with their own threads in this world, in the order in which they were started.
     open: Mutex<Vec<Arc<dyn Closes>>>,
     gave_up: AtomicBool,
-    /// The world as Python has it, until it is left.
+    /// The Python object of the world, until it is left.
     world: Mutex<Option<Py<World>>>,
 }
 
-/// Something of a world that has a thread of its own, and ends before the world is left. All ranks end it.
+/// Object of a world with its own thread, which ends before the world is left. All ranks end it.
 pub(crate) trait Closes: Send + Sync {
-    /// Ends it, or fails when nothing has moved for as long as the world's deadline. A second call does nothing. Never
-    /// called with the interpreter's lock.
+    /// Ends it, or fails after the deadline of the world without progress. A second call has no effect. Never called
+    /// with the interpreter lock held.
     fn close(&self) -> Result<()>;
 }
 
@@ -41,8 +41,8 @@ pub(crate) struct Joined {
     pub(crate) world: hexagram::World,
 }
 
-/// Worlds that were joined and have not been left. They are here so that no end of a Python object leaves one: that may
-/// take until the others leave, too.
+/// Worlds that were joined and not left. They are kept here so that the destruction of a Python object never leaves
+/// one, which may take until the others leave, too.
 static MEMBERS: Mutex<Vec<Arc<Member>>> = Mutex::new(Vec::new());
 
 fn members() -> MutexGuard<'static, Vec<Arc<Member>>> {
@@ -58,20 +58,20 @@ impl Member {
         self.generation
     }
 
-    /// Returns the rank in its world. Fails if it has left, and in a forked child.
+    /// Returns the rank in its world. Fails after leaving, and in a forked child.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Joined> {
         self.generation.check(py)?;
         let joined = self.joined().clone();
         joined.ok_or_else(|| usage(py, "this world is closed", "join another one by `hexagram.init()`"))
     }
 
-    /// Keeps something until it is closed, at the latest as the world is left: no end of a Python object closes it, which
-    /// takes until the other ranks do so, too.
+    /// Keeps an object until it is closed, at the latest when the world is left. The destruction of a Python object
+    /// does not close it, which would take until the other ranks do so, too.
     pub(crate) fn keep(&self, closes: Arc<dyn Closes>) {
         self.open().push(closes);
     }
 
-    /// Closes something that is kept.
+    /// Closes a kept object.
     pub(crate) fn close(&self, py: Python<'_>, closes: Arc<dyn Closes>) -> PyResult<()> {
         if !self.generation.is_now() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Member {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a group that nobody uses any more.
+    /// Releases a group that is no longer used.
     pub(crate) fn release(&self, group: &GroupHandle) {
         if self.generation.is_now()
             && let Some(joined) = &*self.joined()
@@ -97,8 +97,8 @@ impl Member {
         }
     }
 
-    /// Leaves the world when the operations under way have ended, or were given up. If it was this process's last one,
-    /// waits until all worlds that it has left are gone.
+    /// Leaves the world when the operations in progress have ended, or were cancelled. If it was the last one of this
+    /// process, waits until all worlds that it has left are gone.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.begin_to_leave(py)?;
         if self.generation.is_now() && members().is_empty() {
@@ -107,8 +107,8 @@ impl Member {
         ended.map_err(|error| exception(py, &error))
     }
 
-    /// Ends the operations under way, and has the rest done by a thread: rank 0 of a world waits until the others have
-    /// left it, too, who may leave other worlds first.
+    /// Ends the operations in progress, and completes the rest on a thread: rank 0 of a world waits until the others
+    /// have left it, too, and they may leave other worlds first.
     fn begin_to_leave(&self, py: Python<'_>) -> PyResult<Result<()>> {
         if !self.generation.is_now() {
             return Ok(Ok(()));
@@ -125,12 +125,12 @@ impl Member {
             drop(open);
             let ended = executor.shutdown(LINGER);
             leaving.closed(world.deadline());
-            // Who has given up has said why.
+            // A rank that has failed has already reported why.
             (if gave_up { ended } else { closed.and(ended) }, (executor, world, leaving))
         })
     }
 
-    /// Tells the other ranks that this one has given up, and ends what it has under way.
+    /// Notifies the other ranks that this one has failed, and ends its operations.
     fn give_up(&self, because: &str) {
         let joined = if self.generation.is_now() { self.joined().clone() } else { None };
         if let Some(joined) = joined {
@@ -147,7 +147,7 @@ fn close_all(open: &[Arc<dyn Closes>]) -> Result<()> {
     ended.into_iter().collect()
 }
 
-/// Longest time for which leaving a world waits for operations that nobody has waited for.
+/// Maximum time for which leaving a world waits for operations without a waiting caller.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Returns the world that this process has joined and not left, the first of several; `None` if there is none.
@@ -162,13 +162,14 @@ pub(crate) fn joined(py: Python<'_>) -> Option<Py<World>> {
     mine.filter_map(|member| member.world().as_ref().map(|world| world.clone_ref(py))).next()
 }
 
-/// Tells the ranks of all worlds that this one has given up.
+/// Notifies the ranks of all worlds that this one has failed.
 pub(crate) fn give_up_all(py: Python<'_>, because: &str) {
     let all = members().clone();
     py.detach(|| all.iter().for_each(|member| member.give_up(because)));
 }
 
-/// Leaves all worlds, as the interpreter ends; returns the first error, unless this rank has given up, and has said why.
+/// Leaves all worlds, when the interpreter ends; returns the first error, unless this rank has failed and has reported
+/// why.
 pub(crate) fn leave_all(py: Python<'_>, gave_up: bool) -> PyResult<()> {
     let all = members().clone();
     let mut first = Ok(());
@@ -182,7 +183,7 @@ pub(crate) fn leave_all(py: Python<'_>, gave_up: bool) -> PyResult<()> {
     first.map_err(|error| exception(py, &error))
 }
 
-/// All ranks of one job, as this process sees them.
+/// All ranks of one job, as seen by this process.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct World {
     member: Arc<Member>,
@@ -191,11 +192,11 @@ pub(crate) struct World {
 
 #[pymethods]
 impl World {
-    /// Joins the job that the launcher's variables describe: of hexagram run, torchrun, mpirun or srun. `timeout` is the
-    /// longest wait for the other ranks (60), `deadline` that for operations later (300), in seconds. `transport` is
-    /// `"mixed"` (shared memory within a host, TCP between hosts), `"shm"`, `"tcp"` or `"mpi"`; by default what the variable
-    /// HEXAGRAM_TRANSPORT says, or else `"mixed"`.
-    /// `configuration` is a text of the program's settings: ranks whose texts differ refuse to join.
+    /// Joins the job described by the variables of the launcher: hexagram run, torchrun, mpirun or srun. `timeout` is
+    /// the maximum wait for the other ranks (60), `deadline` that for later operations (300), in seconds. `transport`
+    /// is `"mixed"` (shared memory within a host, TCP between hosts), `"shm"`, `"tcp"` or `"mpi"`; by default the value
+    /// of the variable HEXAGRAM_TRANSPORT, or else `"mixed"`. `configuration` is a text with the settings of the
+    /// program: ranks with different texts refuse to join.
     ///
     /// Raises `SetupError` without a launcher, or if a rank is refused or missing.
     #[classmethod]
@@ -212,8 +213,8 @@ impl World {
         Self::start(py, deadline, move || hexagram::World::join(&options))
     }
 
-    /// Joins the ranks that meet through a key-value store, as `rank` of `size`. Rank 0 leaves its address and a secret
-    /// there: whoever can read the store can join. Options and errors are those of `join`.
+    /// Joins the ranks that meet through a key-value store, as `rank` of `size`. Rank 0 stores its address and a secret
+    /// there: any process that can read the store can join. Options and errors are those of `join`.
     #[staticmethod]
     #[pyo3(signature = (store, rank, size, *, transport = None, timeout = None, deadline = None, configuration = None))]
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
@@ -280,7 +281,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the bytes (headers included), messages and bytes of payload that this rank has sent.
+    /// Returns the bytes (including headers), messages and bytes of payload that this rank has sent.
     #[getter]
     fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let joined = self.member.get(py)?;
@@ -302,15 +303,16 @@ impl World {
         }
     }
 
-    /// Leaves the world when the operations under way have ended. In the last world of this process, rank 0 waits until
-    /// the others have left, too; in another one a thread waits, since the others may leave their worlds in another order.
+    /// Leaves the world when the operations in progress have ended. In the last world of this process, rank 0 waits
+    /// until the others have left, too; in another one a thread waits, since the others may leave their worlds in
+    /// another order.
     ///
-    /// Raises `UsageError` if operations were still under way after a while, which are given up.
+    /// Raises `UsageError` if operations were still in progress after a while; they are cancelled.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.member.leave(py)
     }
 
-    /// Ends the work of all ranks at once: the others get `PeerFailed` with this reason, a verb phrase.
+    /// Ends the work of all ranks immediately: the others get `PeerFailed` with this reason, a verb phrase.
     #[pyo3(signature = (because = "gave up"))]
     fn abort(&self, py: Python<'_>, because: &str) {
         py.detach(|| self.member.give_up(because));
@@ -332,7 +334,7 @@ impl World {
         let because = format!("raised {}: {error}", kind.name()?);
         let because = because.trim_end_matches(": ").to_owned();
         py.detach(|| self.member.give_up(&because));
-        // The exception that is under way says more than what leaving could.
+        // The current exception is more informative than an error of leaving.
         match self.member.leave(py) {
             Err(left) if !left.is_instance_of::<PyException>(py) => Err(left),
             _ => Ok(()),
@@ -346,12 +348,12 @@ impl World {
         self.communicator.get().lane(0)
     }
 
-    /// Returns what this process is in the world.
+    /// Returns the membership of this process in the world.
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.member
     }
 
-    /// Joins by `join`, and starts what carries operations out.
+    /// Joins with `join`, and starts the executor of operations.
     fn start(
         py: Python<'_>,
         deadline: Option<f64>,
@@ -394,7 +396,7 @@ fn join_options(
         JoinOptions { configuration: configuration.unwrap_or_default(), ..JoinOptions::default() };
     match transport {
         Some(transport) => options.transport = transport.parse().map_err(|error| exception(py, &error))?,
-        // A program that names none leaves it to its user. What is wrong with the variable is said by joining.
+        // A program that selects none leaves the choice to its user. Joining reports an invalid variable.
         None => {
             let said = std::env::var("HEXAGRAM_TRANSPORT").ok().and_then(|said| said.trim().parse().ok());
             options.transport = said.unwrap_or(options.transport);
@@ -406,7 +408,7 @@ fn join_options(
     Ok(options)
 }
 
-/// Returns a time in seconds. Fails if it is none.
+/// Returns a time in seconds. Fails if it is invalid.
 pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| usage(py, format!("{seconds} s is not a valid time limit"), "use a number above 0"))

@@ -1,4 +1,4 @@
-//! Averages in the background: the mean over ranks of a snapshot, while this rank goes on computing.
+//! Averages in the background: the mean over ranks of a snapshot, while this rank continues its computation.
 
 use super::home::Home;
 use crate::communicator::{Argument, Call, Comm, Communicator};
@@ -11,7 +11,7 @@ use hexagram::{Buffer, ReduceOp, Result, asynchronous};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Thread of this rank that averages over ranks beside what it computes. See `World.background`.
+/// Background thread of this rank that averages over ranks. See `World.background`.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Background {
     all: Communicator,
@@ -20,9 +20,9 @@ pub(crate) struct Background {
 
 type Means = Mutex<asynchronous::Background>;
 
-/// A mean that was begun, to be applied to the elements it is of.
+/// A mean in progress, to apply to its elements.
 ///
-/// With s the snapshot and r its mean over ranks, `apply` does x ← (x − s) + r: what was added to x meanwhile is kept.
+/// With s the snapshot and r its mean over ranks, `apply` does x ← (x − s) + r: values added to x meanwhile are kept.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Average {
     work: Py<Work>,
@@ -44,7 +44,7 @@ enum Found {
 
 impl Closes for Home<Means> {
     fn close(&self) -> Result<()> {
-        // Waits for what was posted.
+        // Waits for averages in progress.
         drop(self.take());
         Ok(())
     }
@@ -52,7 +52,7 @@ impl Closes for Home<Means> {
 
 #[pymethods]
 impl World {
-    /// Starts a thread that averages over ranks beside what this one computes. All ranks call it.
+    /// Starts a background thread that averages over ranks. A collective call.
     ///
     /// >>> parameters = numpy.ones(3)
     /// >>> background = world.background()
@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-/// Returns the elements of an argument, into which a mean can be written.
+/// Returns the elements of an argument for writing a mean.
 fn floats(elements: Argument) -> PyResult<Operand> {
     let operand = Operand::output(elements)?;
     if operand.dtype().is_float() {
@@ -82,10 +82,11 @@ fn floats(elements: Argument) -> PyResult<Operand> {
 
 #[pymethods]
 impl Background {
-    /// Copies the elements, floats, and begins their mean over all ranks; with an encoding, of f32 in low precision. All
-    /// ranks begin the same ones in the same order. Begin the next one of the same elements when the last was applied.
+    /// Copies the elements, floats, and begins their mean over all ranks; with an encoding, of f32 in low precision.
+    /// All ranks must begin the same means in the same order. Begin the next mean of the same elements only after the
+    /// last was applied.
     ///
-    /// Raises `UsageError` for other elements than floats, and those that are read-only.
+    /// Raises `UsageError` unless the elements are floats, and for read-only elements.
     #[pyo3(signature = (elements, encoding = None))]
     fn mean(&self, elements: Argument, encoding: Option<&Encoding>) -> PyResult<Average> {
         let py = elements.py();
@@ -126,8 +127,8 @@ impl Background {
         Ok(Average { work, elements: elements.clone().unbind(), found })
     }
 
-    /// Gives up the averages that no rank has begun. All ranks call it, however many each has begun; what is begun
-    /// afterwards runs as ever.
+    /// Cancels the averages that no rank has begun. A collective call, after any number of averages on each rank; later
+    /// averages run as usual.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.home.get(py)?;
         let aborted = interruptible(py, move || {
@@ -136,7 +137,7 @@ impl Background {
         aborted.map_err(|error| exception(py, &error))
     }
 
-    /// Waits for the averages that were begun, and ends the thread. All ranks call it.
+    /// Waits for the averages in progress, and ends the thread. A collective call.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.all.member().close(py, Arc::clone(&self.home) as Arc<dyn Closes>)
     }
@@ -148,21 +149,21 @@ impl Background {
 
 #[pymethods]
 impl Average {
-    /// Returns true once the mean is there, or has failed.
+    /// Returns true if the mean is complete, or has failed.
     fn is_done(&self) -> bool {
         self.work.get().is_done()
     }
 
-    /// Waits until the mean is there; returns false if `timeout` seconds have passed before. Raises what went wrong.
+    /// Waits until the mean is complete; returns false after `timeout` seconds. Raises the error of the mean.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.work.get().wait(py, timeout)
     }
 
-    /// Waits for the mean, and adds to the elements what it differs by from the snapshot: nobody else may change them
-    /// meanwhile. Returns false, and leaves them as they are, if all ranks have aborted it.
+    /// Waits for the mean, and adds its difference from the snapshot to the elements. No other thread may change them
+    /// meanwhile. Returns false, without an effect, if all ranks have aborted the mean.
     ///
-    /// Raises what went wrong, and `UsageError` if it was applied before.
+    /// Raises the error of the mean, and `UsageError` if it was applied before.
     fn apply(&self, py: Python<'_>) -> PyResult<bool> {
         self.work.get().wait(py, None)?;
         let found = std::mem::replace(

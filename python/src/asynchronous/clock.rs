@@ -1,4 +1,4 @@
-//! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
+//! The staleness clock: a rank waits if it is too many steps ahead of the slowest.
 
 use super::home::Home;
 use crate::communicator::{Call, Comm, Communicator, Returned};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Clock of stale synchronous parallelism: no rank is more than `staleness` clocks ahead of the slowest.
 ///
-/// A clock that is dropped has finished: nobody waits for its rank any more. See `Service.clock`.
+/// A dropped clock has finished: no rank waits for it any more. See `Service.clock`.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Clock {
     all: Communicator,
@@ -18,13 +18,13 @@ pub(crate) struct Clock {
 
 #[pymethods]
 impl Clock {
-    /// Returns this rank's clock: the number of its ticks.
+    /// Returns the clock of this rank: the number of its ticks.
     #[getter]
     fn now(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.now())
     }
 
-    /// Returns the slowest rank's clock, as far as this rank knows.
+    /// Returns the clock of the slowest rank, as known to this rank.
     #[getter]
     fn slowest(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.slowest())
@@ -37,14 +37,14 @@ impl Clock {
         Ok((staleness != asynchronous::Clock::UNBOUNDED).then_some(staleness))
     }
 
-    /// Ends this clock of this rank; returns the number of the next. Tells nobody, and does not wait.
+    /// Advances the clock of this rank; returns the new number. Neither sends a message nor waits.
     fn tick(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.tick())
     }
 
-    /// Waits until the slowest rank is at most `staleness` clocks behind; returns how far it has come at least.
+    /// Waits until the slowest rank is at most `staleness` clocks behind; returns a lower bound of its clock.
     ///
-    /// Raises `DeadlineExceeded` with the rank that is late, `PeerFailed` with the one that failed.
+    /// Raises `DeadlineExceeded` with the rank that is late, or `PeerFailed` with the rank that failed.
     #[pyo3(signature = (*, async_op = false))]
     fn wait(&self, py: Python<'_>, async_op: bool) -> Returned {
         let clock = self.get(py)?;
@@ -52,7 +52,7 @@ impl Clock {
         self.all.run_at_once(py, call, async move |_: &Comm| clock.wait().await.map(Value::Count))
     }
 
-    /// Waits until every rank has come as far as this one: before what all have made is evaluated or saved.
+    /// Waits until every rank has reached the clock of this one: call it before evaluating or saving.
     #[pyo3(signature = (*, async_op = false))]
     fn settle(&self, py: Python<'_>, async_op: bool) -> Returned {
         let clock = self.get(py)?;
@@ -60,7 +60,7 @@ impl Clock {
         self.all.run_at_once(py, call, async move |_: &Comm| clock.settle().await.map(Value::Count))
     }
 
-    /// Says that this rank ticks no more: nobody waits for it any more.
+    /// Marks this rank as finished: no rank waits for its clock any more.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         self.get(py)?.finish();
         Ok(())

@@ -1,11 +1,11 @@
-//! Homes: where something lives until it is closed. A forked child, which has none of its threads, leaves it alone.
+//! Homes: each owns a value until it is closed. A forked child, which has none of its threads, does not touch it.
 
 use crate::error::usage;
 use crate::fork::Generation;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Place of something, until it is closed.
+/// Owner of a value, until it is closed.
 pub(crate) struct Home<T: ?Sized> {
     generation: Generation,
     /// Name for messages.
@@ -13,9 +13,9 @@ pub(crate) struct Home<T: ?Sized> {
     kept: Mutex<Option<Arc<T>>>,
 }
 
-/// Something that can be made to let go of what it has.
+/// Something that can drop its value.
 pub(super) trait Empties: Send + Sync {
-    /// Drops what is there.
+    /// Drops the value.
     fn empty(&self);
 }
 
@@ -24,14 +24,14 @@ impl<T> Home<T> {
         Arc::new(Home { generation: Generation::now(), what, kept: Mutex::new(Some(Arc::new(kept))) })
     }
 
-    /// Returns what is there. Fails once it was closed, and in a forked child.
+    /// Returns the value. Fails after it was closed, and in a forked child.
     pub(super) fn get(&self, py: Python<'_>) -> PyResult<Arc<T>> {
         self.generation.check(py)?;
         let kept = self.kept().clone();
         kept.ok_or_else(|| usage(py, format!("this {} is closed", self.what), "close it after its last use"))
     }
 
-    /// Takes what is there, if it was not closed.
+    /// Takes the value, if it was not closed.
     pub(super) fn take(&self) -> Option<Arc<T>> {
         self.kept().take()
     }
@@ -50,7 +50,7 @@ impl<T: Send + Sync> Empties for Home<T> {
 impl<T: ?Sized> Drop for Home<T> {
     fn drop(&mut self) {
         if !self.generation.is_now() {
-            // Its threads are the parent's.
+            // Its threads belong to the parent.
             std::mem::forget(self.kept.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }

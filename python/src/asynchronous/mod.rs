@@ -1,8 +1,8 @@
-//! Primitives in which no rank waits for another's step: windows, pair exchanges, servers with their clocks, averages in
-//! the background.
+//! Primitives in which ranks do not wait for each other's steps: windows, pair exchanges, servers with their clocks,
+//! averages in the background.
 //!
-//! All but the last are made of a service, a thread of this rank that answers the others. It is closed by all ranks, at
-//! the latest as they leave the world, and everything that was made of it ends with it.
+//! All but the last belong to a service, a thread of this rank that answers the others. All ranks close it, at the
+//! latest when they leave the world, and everything created from it ends with it.
 
 mod background;
 mod clock;

@@ -14,7 +14,8 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One rank's value, which it averages with that of one other rank at a time. The mean over all ranks stays as it is.
+/// The value of one rank, which it averages with that of one other rank at a time. The mean over all ranks is
+/// preserved.
 ///
 /// See `Service.pair_exchange`.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
@@ -25,10 +26,10 @@ pub(crate) struct PairExchange {
 
 #[pymethods]
 impl PairExchange {
-    /// Averages this rank's value with that of rank `peer`, whose program takes no part in it; returns the number of the
-    /// exchange on either rank.
+    /// Averages the value of this rank with that of rank `peer`, whose program does not participate; returns the number
+    /// of the exchange on both ranks.
     ///
-    /// Raises `UsageError` if `peer` is this rank, or none.
+    /// Raises `UsageError` if `peer` is this rank, or out of range.
     #[pyo3(signature = (peer, *, async_op = false))]
     fn exchange(
         &self,
@@ -44,13 +45,13 @@ impl PairExchange {
         })
     }
 
-    /// Returns the number of exchanges that have changed this rank's value.
+    /// Returns the number of exchanges that have changed the value of this rank.
     #[getter]
     fn exchanges(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.home.get(py)?.exchanges())
     }
 
-    /// Copies this rank's value into elements of its type and length.
+    /// Copies the value of this rank into elements of its type and length.
     fn load(&self, into: Argument) -> Returned {
         let pair = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
@@ -58,7 +59,7 @@ impl PairExchange {
         self.all.run_at_once(into.py(), call, async move |_: &Comm| nothing(pair.load(&mut buffer).await))
     }
 
-    /// Adds a step of this rank's own: x ← x + weight · elements. Exchanges that are under way keep it.
+    /// Adds a local step: x ← x + weight · elements. Exchanges in progress keep it.
     #[pyo3(signature = (elements, weight = 1.0))]
     fn add(&self, elements: Argument, weight: f64) -> Returned {
         let pair = self.home.get(elements.py())?;
@@ -68,15 +69,15 @@ impl PairExchange {
             .run_at_once(elements.py(), call, async move |_: &Comm| nothing(pair.add(weight, &buffer).await))
     }
 
-    /// Returns everything that this rank holds and remembers, to be pickled. Save on all ranks when no exchange is under
-    /// way: after a barrier.
+    /// Returns the complete state of this rank, which can be pickled. Save on all ranks while no exchange is in
+    /// progress: after a barrier.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let pair = self.home.get(py)?;
         states(py, py.detach(|| pair.blocking().save()))
     }
 
-    /// Goes on where `state_dict` was called, in a pair exchange that was made alike; on all ranks, before the first
-    /// exchange.
+    /// Continues from a `state_dict`, in a pair exchange created with the same arguments; on all ranks, before the
+    /// first exchange.
     fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
         let pair = self.home.get(py)?;
         let states = restored(py, state)?;

@@ -1,4 +1,4 @@
-//! The parameter server on all ranks: each keeps a shard, and changes it by what the others push.
+//! The parameter server on all ranks: each keeps a shard, and updates it by the pushes of the others.
 
 use super::home::Home;
 use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
@@ -15,30 +15,31 @@ use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A vector of f32 that is spread over ranks, and changed there by what any rank pushes. The shard of this rank is
-/// `shard_range`: chunk r of rank r among up to 16 ranks; short vectors have fewer shards than there are more ranks.
+/// A vector of f32 that is distributed over ranks, and updated there by pushes from any rank. The shard of this rank is
+/// `shard_range`: chunk r for rank r with up to 16 ranks; with more ranks, short vectors have fewer shards.
 ///
-/// A pull at clock c has all pushes of clocks before c − staleness, all of its own rank, and whatever else has come; with
-/// staleness 0 exactly those of the clocks before c, applied in the order of clocks and ranks. See `Service.server`.
+/// A pull at clock c contains all pushes of clocks before c − staleness, all of its own rank, and any others that have
+/// arrived; with staleness 0, exactly those of the clocks before c, applied in the order of clocks and ranks. See
+/// `Service.server`.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Server {
-    /// On a lane of its own, so that its calls are carried out in their order.
+    /// On its own lane, so that its calls run in order.
     all: Communicator,
     home: Arc<Home<Kept>>,
     parameters: usize,
 }
 
-/// Place of a server while no call has it.
+/// Owner of a server while no call uses it.
 type Kept = Mutex<Option<asynchronous::Server>>;
 
-/// Encodings of what is pushed and pulled.
+/// Encodings of pushes and pulls.
 pub(super) struct ServerCodecs {
     pub(super) pushed: Option<Encoding>,
     pub(super) pulled: Option<Encoding>,
 }
 
 impl ServerCodecs {
-    /// Starts a server on all ranks, which adds what is pushed, or takes it as gradients.
+    /// Starts a server on all ranks, which adds the pushes, or treats them as gradients.
     pub(super) async fn start(
         self,
         comm: &Comm,
@@ -65,10 +66,10 @@ impl Server {
         self.parameters
     }
 
-    /// Sends f32 to the ranks that keep the parameters from `start` on. Does not wait for them: what fails there shows in
-    /// what is called next.
+    /// Sends f32 to the ranks that keep the parameters from `start` on. Does not wait for them: a failure there is
+    /// raised by the next call.
     ///
-    /// Raises `UsageError` if there are not so many parameters, `NotFinite` where the codec refuses them.
+    /// Raises `UsageError` if the range exceeds the parameters, `NotFinite` if the codec refuses a value.
     ///
     /// >>> server.push(gradient)  # doctest: +SKIP
     #[pyo3(signature = (delta, start = 0, *, async_op = false))]
@@ -80,11 +81,11 @@ impl Server {
         })
     }
 
-    /// Copies the parameters from `start` on into `into`, f32, once the clock lets this rank go on. With `cached`, what came
-    /// in this way before serves again while it is young enough. Returns the clock before which every rank's pushes are in
-    /// it, and how many pushes each shard that it is from had applied.
+    /// Copies the parameters from `start` on into `into`, f32, after waiting for the clock. With `cached`, the values
+    /// of the last such pull are reused while they are recent enough. Returns the clock before which the pushes of
+    /// every rank are included, and the number of pushes that each of the shards had applied.
     ///
-    /// Raises `DeadlineExceeded` with the rank that is late, `PeerFailed` with the one that failed.
+    /// Raises `DeadlineExceeded` with the rank that is late, or `PeerFailed` with the rank that failed.
     #[pyo3(signature = (into, start = 0, *, cached = false, async_op = false))]
     fn pull(
         &self,
@@ -104,15 +105,16 @@ impl Server {
         })
     }
 
-    /// Range of the parameters that this rank has, as `(first, end)`; of no elements if it has none.
+    /// Range of the parameters on this rank, as `(first, end)`; empty if it has none.
     #[getter]
     fn shard_range(&self) -> (usize, usize) {
         let range = asynchronous::shard_range(self.parameters, self.all.size(), self.all.rank());
         (range.start, range.end)
     }
 
-    /// Copies this rank's parameters into `into`, f32, as long as `shard_range`, and returns the first one's number. To save a server, call it on all
-    /// ranks after `Clock.settle`; to restore it, start one with what was saved.
+    /// Copies the parameters of this rank into `into`, f32, with the length of `shard_range`, and returns the index of
+    /// the first. To save a server, call it on all ranks after `Clock.settle`; to restore it, start one with the saved
+    /// values.
     fn shard(&self, into: Argument) -> Returned {
         let buffer = Operand::output(into)?;
         self.run(into.py(), "shard", false, async move |server: &mut asynchronous::Server| {
@@ -122,7 +124,7 @@ impl Server {
         })
     }
 
-    /// Returns what the encoding of pushes remembers on this rank, to be pickled; empty without one.
+    /// Returns the state of the push encoding on this rank, which can be pickled; empty without a codec.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mut server = self.take(py)?;
         let saved = server.pushed().map(|encoding| dictionary(py, encoding.state()));
@@ -130,7 +132,7 @@ impl Server {
         saved.unwrap_or_else(|| Ok(PyDict::new(py)))
     }
 
-    /// Restores what `state_dict` has returned, in a server that was made alike.
+    /// Restores the result of `state_dict`, in a server created with the same arguments.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         if state.is_empty() {
             return Ok(());
@@ -151,13 +153,13 @@ impl Server {
 
 impl Server {
     pub(super) fn new(all: &Communicator, home: Arc<Home<Kept>>, parameters: usize) -> Self {
-        // Nothing that is called on these lanes is a collective, so that none needs a tag of it.
+        // Calls on these lanes are not collectives, so they need no tags.
         static LANES: AtomicUsize = AtomicUsize::new(0);
         let lane = usize::MAX - LANES.fetch_add(1, Ordering::Relaxed);
         Server { all: all.lane(lane), home, parameters }
     }
 
-    /// Runs a call after those before it.
+    /// Runs a call after the earlier ones.
     fn run(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The service: one thread of a rank that answers the other ranks' requests, and what is made of it.
+//! The service: one thread of a rank that answers the requests of the other ranks, and the objects created from it.
 
 use super::clock::Clock;
 use super::home::{Empties, Home};
@@ -16,16 +16,16 @@ use hexagram::{Result, asynchronous};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Thread of this rank that answers the other ranks' requests to its windows, pair exchanges, servers and clocks.
+/// Thread of this rank that answers the requests of the other ranks to its windows, pair exchanges, servers and clocks.
 ///
-/// All ranks make the same things of it, in the same order. It ends by `close`, `with`, or with its world.
+/// All ranks create the same objects from it, in the same order. It ends with `close`, `with`, or its world.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Service {
     all: Communicator,
     running: Arc<Running>,
 }
 
-/// A service, with what was made of it.
+/// A service, and the objects created from it.
 struct Running {
     service: Arc<Home<asynchronous::Service>>,
     made: Mutex<Vec<Weak<dyn Empties>>>,
@@ -34,7 +34,7 @@ struct Running {
 impl Closes for Running {
     fn close(&self) -> Result<()> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
-        // A clock that is gone keeps nobody waiting.
+        // No rank waits for a dropped clock.
         made.iter().filter_map(Weak::upgrade).for_each(|home| home.empty());
         match self.service.take() {
             Some(service) => service.blocking().close(),
@@ -45,7 +45,8 @@ impl Closes for Running {
 
 #[pymethods]
 impl World {
-    /// Starts a service on all ranks, of which windows, pair exchanges, clocks and servers are made. All ranks call it.
+    /// Starts a service on all ranks, from which windows, pair exchanges, clocks and servers are created. A collective
+    /// call.
     ///
     /// >>> with world.service() as service:
     /// ...     pair = service.pair_exchange(numpy.zeros(3))
@@ -62,10 +63,11 @@ impl World {
 
 #[pymethods]
 impl Service {
-    /// Makes a window of all ranks on a copy of `value`, floats that are alike on all. `sources` are the ranks that may put
-    /// into this rank's part; without them, all others. With a codec, what travels is encoded, f32.
+    /// Creates a window of all ranks on a copy of `value`, floats with the same type and length on all. `sources` are
+    /// the ranks that may put into the part of this rank; by default, all others. With a codec, messages are encoded,
+    /// for f32.
     ///
-    /// Raises `Mismatch` if ranks differ in type, length or codec, `UsageError` for integers and wrong ranks.
+    /// Raises `Mismatch` if ranks differ in type, length or codec, `UsageError` for integers and invalid ranks.
     ///
     /// >>> window = service.window(numpy.zeros(3), codec=None)
     #[pyo3(signature = (value, sources = None, *, codec = None, feedback = "none", seed = 0))]
@@ -90,9 +92,9 @@ impl Service {
         Ok(Window::new(self.all.lane(0), self.keep("window", made), sources))
     }
 
-    /// Gives a copy of every rank's `value`, floats that are alike on all, to be averaged by two ranks at a time. With
-    /// `locked` an exchange excludes all others on both ranks. With a codec the difference is encoded, f32; with
-    /// difference feedback values are, too.
+    /// Creates a pair exchange on a copy of the `value` of every rank, floats with the same type and length on all, for
+    /// averages of two ranks at a time. With `locked` an exchange excludes all others on both ranks. With a codec the
+    /// difference is encoded, for f32; with difference feedback, values are encoded, too.
     ///
     /// Raises as `window`.
     #[pyo3(signature = (value, *, locked = false, codec = None, feedback = "none", seed = 0))]
@@ -115,8 +117,8 @@ impl Service {
         Ok(PairExchange::new(self.all.lane(0), self.keep("pair exchange", made)))
     }
 
-    /// Starts a clock at 0 on all ranks, with which no rank is more than `staleness` clocks ahead of the slowest; `None`
-    /// lets nobody wait.
+    /// Starts a clock at 0 on all ranks; no rank is more than `staleness` clocks ahead of the slowest. With `None`, no
+    /// rank waits.
     #[pyo3(signature = (staleness = Some(0)))]
     fn clock(&self, py: Python<'_>, #[pyo3(from_py_with = count)] staleness: Option<u64>) -> PyResult<Clock> {
         let service = self.running.service.get(py)?;
@@ -127,9 +129,9 @@ impl Service {
         Ok(Clock::new(self.all.lane(0), self.keep("clock", made)))
     }
 
-    /// Makes a parameter server on all ranks of `initial`, f32 that are equal on all: each rank keeps `Server.shard_range`. What is pushed
-    /// is added, or with a `rate` is a gradient: x ← x − rate · d. What is pushed and pulled is encoded where there is a
-    /// codec; feedback of pushes is none or error.
+    /// Creates a parameter server on all ranks from `initial`, f32 and equal on all: each rank keeps
+    /// `Server.shard_range`. Pushes are added, or with a `rate` treated as gradients: x ← x − rate · d. With codecs,
+    /// pushes and pulls are encoded; feedback of pushes is none or error.
     ///
     /// Raises `Mismatch` if ranks differ in length or codecs.
     ///
@@ -164,10 +166,10 @@ impl Service {
         Ok(Server::new(&self.all, self.keep("server", Mutex::new(Some(made))), parameters))
     }
 
-    /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
-    /// afterwards. Close several in the same order on all ranks.
+    /// Waits until all ranks have closed their service, and serves them until then. Objects created from it cannot be
+    /// used afterwards. Close several services in the same order on all ranks.
     ///
-    /// Raises what has ended the service, here or elsewhere.
+    /// Raises the error that ended the service, here or on another rank.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.all.member().close(py, Arc::clone(&self.running) as Arc<dyn Closes>)
     }
@@ -176,7 +178,7 @@ impl Service {
         slf
     }
 
-    /// Closes the service. After an exception the others are not waited for: leaving the world tells them.
+    /// Closes the service. After an exception it does not wait for the others: leaving the world notifies them.
     #[pyo3(signature = (kind, _error, _traceback))]
     fn __exit__(
         &self,
@@ -190,7 +192,7 @@ impl Service {
 }
 
 impl Service {
-    /// Keeps something until the service is closed.
+    /// Keeps an object until the service is closed.
     fn keep<T: Send + Sync + 'static>(&self, what: &'static str, made: T) -> Arc<Home<T>> {
         let home = Home::new(what, made);
         let weak = Arc::downgrade(&home) as Weak<dyn Empties>;
@@ -201,7 +203,7 @@ impl Service {
     }
 }
 
-/// Returns the encoding of a codec, if one is named.
+/// Returns the encoding of a codec, if it is given.
 fn encoding(py: Python<'_>, codec: Option<&str>, feedback: &str, seed: u64) -> PyResult<Option<Encoding>> {
     let made = codec.map(|codec| make(codec, feedback, seed)).transpose();
     made.map_err(|error| exception(py, &error))

@@ -1,4 +1,4 @@
-//! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
+//! Windows: memory of a rank that its neighbours write and read while it computes.
 
 use super::home::Home;
 use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
@@ -12,10 +12,10 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One rank's part of a window: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0 at
-/// first) for each rank that may put into it.
+/// The part of a window on one rank: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0
+/// at first) for each rank that may put into it.
 ///
-/// No rank's program takes part in what others do with its window. See `Service.window`.
+/// The program of a rank does not participate in accesses of others to its window. See `Service.window`.
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Window {
     all: Communicator,
@@ -23,7 +23,7 @@ pub(crate) struct Window {
     sources: Vec<usize>,
 }
 
-/// Ranks, each with its weight or with one that is usual.
+/// Ranks, each with its weight or a default.
 #[derive(FromPyObject)]
 pub(super) enum Peers<'py> {
     Weighted(Bound<'py, PyDict>),
@@ -32,13 +32,13 @@ pub(super) enum Peers<'py> {
 
 #[pymethods]
 impl Window {
-    /// Returns the ranks that this one may put to.
+    /// Returns the ranks to which this one may put.
     #[getter]
     fn destinations(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         Ok(self.home.get(py)?.destinations())
     }
 
-    /// Returns the ranks that may put into this one's part.
+    /// Returns the ranks that may put into the part of this one.
     #[getter]
     fn sources(&self) -> Vec<usize> {
         self.sources.clone()
@@ -50,15 +50,15 @@ impl Window {
         Ok(self.home.get(py)?.mass())
     }
 
-    /// Returns how often the buffer of rank `source` was written to, by either side; `None` if it is no source.
+    /// Returns how often the buffer of rank `source` was written, by either side; `None` if it is not a source.
     fn version(&self, py: Python<'_>, #[pyo3(from_py_with = ranks)] source: usize) -> PyResult<Option<u64>> {
         Ok(self.home.get(py)?.version(source))
     }
 
-    /// Puts x into the buffers of `to`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p there.
-    /// Then x ← `self_weight` x here, and p as well. Without `to`, all destinations.
+    /// Puts x into the buffers of `to`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p
+    /// there. Then x ← `self_weight` x here, and the same for p. Default of `to`: all destinations.
     ///
-    /// Raises `UsageError` for ranks that are no destinations, `NotFinite` where the codec refuses x.
+    /// Raises `UsageError` for ranks that are not destinations, `NotFinite` if the codec refuses x.
     ///
     /// >>> window.put({1: 0.5, 3: 0.5})  # doctest: +SKIP
     #[pyo3(signature = (to = None, self_weight = 1.0, *, async_op = false))]
@@ -68,8 +68,8 @@ impl Window {
         self.run(py, "put", async_op, async move || window.put(self_weight, &to).await)
     }
 
-    /// Adds x to the buffers of `to`: as `put`, with y ← y + w x and q ← q + w p. By default x is divided equally among
-    /// this rank and its destinations, which keeps the sum over all ranks.
+    /// Adds x to the buffers of `to`: like `put`, with y ← y + w x and q ← q + w p. By default x is divided equally
+    /// among this rank and its destinations, which preserves the sum over all ranks.
     #[pyo3(signature = (to = None, self_weight = None, *, async_op = false))]
     fn accumulate(
         &self,
@@ -87,7 +87,7 @@ impl Window {
     }
 
     /// Fetches the values of `sources`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p here.
-    /// Without it, all sources.
+    /// Default: all sources.
     #[pyo3(signature = (sources = None, *, async_op = false))]
     fn get(&self, py: Python<'_>, sources: Option<Peers<'_>>, async_op: bool) -> Returned {
         let window = self.home.get(py)?;
@@ -95,8 +95,8 @@ impl Window {
         self.run(py, "get", async_op, async move || window.get(&from).await)
     }
 
-    /// Combines what has arrived: x ← `self_weight` x + Σ w y, and p as well, over a dictionary of weights by rank. By
-    /// default the mean of x and all y. With `reset` these y and q are 0 afterwards. Sends nothing.
+    /// Combines the buffers: x ← `self_weight` x + Σ w y, and the same for p, over a dictionary of weights by rank. By
+    /// default the mean of x and all y. With `reset`, these y and q are set to 0 afterwards. Sends nothing.
     #[pyo3(signature = (sources = None, self_weight = None, *, reset = false))]
     fn update(
         &self,
@@ -113,20 +113,21 @@ impl Window {
         self.run(py, "update", false, async move || window.update(self_weight, &from, reset).await)
     }
 
-    /// Takes in all that has been accumulated: x ← x + Σ y and p ← p + Σ q, and 0 is left of these.
+    /// Moves all accumulated values: x ← x + Σ y and p ← p + Σ q, then y and q are set to 0.
     fn collect(&self, py: Python<'_>) -> Returned {
         let window = self.home.get(py)?;
         self.run(py, "collect", false, async move || window.collect().await)
     }
 
-    /// Copies this rank's value x into elements of its type and length.
+    /// Copies the value x of this rank into elements of its type and length.
     fn load(&self, into: Argument) -> Returned {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load", false, async move || window.load(&mut buffer).await)
     }
 
-    /// Computes push-sum's estimate of the mean, x ÷ p, into elements of its type and length. Raises `UsageError` if p is 0.
+    /// Computes the push-sum estimate of the mean, x ÷ p, into elements of its type and length. Raises `UsageError` if
+    /// p is 0.
     fn estimate(&self, into: Argument) -> Returned {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
@@ -142,14 +143,14 @@ impl Window {
         })
     }
 
-    /// Replaces this rank's value x; p stays as it is.
+    /// Replaces the value x of this rank; p does not change.
     fn store(&self, value: Argument) -> Returned {
         let window = self.home.get(value.py())?;
         let buffer = Operand::input(value)?;
         self.run(value.py(), "store", false, async move || window.store(&buffer).await)
     }
 
-    /// Adds to this rank's value: x ← x + weight · elements.
+    /// Adds to the value of this rank: x ← x + weight · elements.
     #[pyo3(signature = (elements, weight = 1.0))]
     fn add(&self, elements: Argument, weight: f64) -> Returned {
         let window = self.home.get(elements.py())?;
@@ -157,14 +158,15 @@ impl Window {
         self.run(elements.py(), "add", false, async move || window.add(weight, &buffer).await)
     }
 
-    /// Returns everything that this rank's part holds and remembers, to be pickled. Save on all ranks when nothing is on
-    /// its way: after a barrier.
+    /// Returns the complete state of this rank's part, which can be pickled. Save on all ranks while no message is in
+    /// flight: after a barrier.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let window = self.home.get(py)?;
         states(py, py.detach(|| window.blocking().save()))
     }
 
-    /// Goes on where `state_dict` was called, in a window that was made alike; on all ranks, before anything is sent.
+    /// Continues from a `state_dict`, in a window created with the same arguments; on all ranks, before anything is
+    /// sent.
     fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
         let window = self.home.get(py)?;
         let states = restored(py, state)?;
@@ -193,7 +195,7 @@ impl Window {
     }
 }
 
-/// Returns ranks with their weights; those without have `usual`.
+/// Returns ranks with their weights; `usual` for those without.
 fn weights(
     peers: Option<Peers<'_>>,
     all: impl FnOnce() -> Vec<usize>,

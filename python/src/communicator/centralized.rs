@@ -1,4 +1,4 @@
-//! Collectives in which every rank meets every other.
+//! Collectives between all ranks.
 
 use super::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::dtype::reduction;
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 #[pymethods]
 impl Communicator {
-    /// Gathers `mine` of rank r as block r of `all`, on rank `root`, which alone passes `all`.
+    /// Gathers `mine` of rank r as block r of `all` on rank `root`; only the root passes `all`.
     #[pyo3(signature = (mine, all = None, *, root, async_op = false, timeout = None))]
     fn gather(
         &self,
@@ -45,12 +45,12 @@ impl Communicator {
         })
     }
 
-    /// Gathers `mine` of rank r behind those of the ranks before it in `all`, on every rank. `counts[r]` is the number of
-    /// elements of rank r, and the same list on all ranks; it may be 0.
+    /// Gathers `mine` of all ranks in `all` on every rank, in rank order. `counts[r]` is the number of elements of rank
+    /// r, which may be 0; the list is the same on all ranks.
     ///
     /// >>> comm.all_gather_v(mine, all, [3, 0, 5])  # doctest: +SKIP
     ///
-    /// Raises `UsageError` if counts and lengths do not fit, `Mismatch` if ranks differ, also in their counts.
+    /// Raises `UsageError` if counts and lengths do not match, `Mismatch` if ranks differ, also in their counts.
     #[pyo3(signature = (mine, all, counts, *, async_op = false, timeout = None))]
     fn all_gather_v(
         &self,
@@ -68,8 +68,8 @@ impl Communicator {
         })
     }
 
-    /// Reduces `counts[r]` elements of `all`, behind those of the ranks before, over all ranks to `mine` of rank r. Raises
-    /// as `all_gather_v`.
+    /// Reduces `all` over all ranks, and stores `counts[r]` elements in `mine` of rank r, in rank order. Raises as
+    /// `all_gather_v`.
     #[pyo3(signature = (all, counts, mine, op = "sum", *, async_op = false, timeout = None))]
     fn reduce_scatter_v(
         &self,
@@ -89,7 +89,7 @@ impl Communicator {
         })
     }
 
-    /// Sends block s of `sent` to rank s, and receives block r of `received` from rank r. Both are of `size` blocks.
+    /// Sends block s of `sent` to rank s, and receives block r of `received` from rank r. Both have `size` blocks.
     #[pyo3(signature = (sent, received, *, async_op = false, timeout = None))]
     fn all_to_all(
         &self,
@@ -104,8 +104,8 @@ impl Communicator {
         self.run(sent.py(), call, async move |comm: &Comm| nothing(comm.all_to_all(&from, &mut to).await))
     }
 
-    /// Sends `send_counts[r]` elements to rank r, and receives `recv_counts[r]` from it, each behind those of the rank
-    /// before. Raises `Mismatch` where a pair of ranks differs.
+    /// Sends `send_counts[r]` elements to rank r, and receives `recv_counts[r]` from it, both in rank order. Raises
+    /// `Mismatch` if a pair of ranks differs.
     #[pyo3(signature = (sent, send_counts, received, recv_counts, *, async_op = false, timeout = None))]
     fn all_to_all_v(
         &self,

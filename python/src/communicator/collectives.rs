@@ -1,5 +1,5 @@
-//! The collectives that a group of ranks and its hierarchy of hosts have alike: the hierarchy's go first within each host,
-//! then among one leader of each, and encode only what goes between hosts.
+//! The collectives that a group of ranks and its host hierarchy share. Those of the hierarchy run within each host
+//! first, then among one leader of each host, and encode only messages between hosts.
 
 use super::encoded::gossip_options;
 use super::hierarchy::{Hierarchy, Hosts};
@@ -11,13 +11,13 @@ use crate::whole::{count, ranks};
 use crate::work::Value;
 use pyo3::prelude::*;
 
-/// Gives a class the collectives of what its operations run on.
+/// Adds the collectives to a class, with the type on which its operations run.
 macro_rules! collectives {
     ($Class:ident, $On:ty) => {
         #[pymethods]
         impl $Class {
             /// Reduces elements over all ranks, in place: sum, mean (floats), min, max, product, band, bor or bxor
-            /// (integers and booleans). Every rank passes as many elements of one type.
+            /// (integers and booleans). Every rank passes the same number of elements of the same type.
             ///
             /// >>> comm.all_reduce(gradient, "mean")  # doctest: +SKIP
             ///
@@ -32,7 +32,7 @@ macro_rules! collectives {
                 })
             }
 
-            /// Reduces elements over all ranks to rank `root`, in place; the others' are not changed. Raises as
+            /// Reduces elements over all ranks to rank `root`, in place; those of other ranks do not change. Raises as
             /// `all_reduce`.
             #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
             fn reduce(
@@ -90,8 +90,8 @@ macro_rules! collectives {
                 })
             }
 
-            /// Reduces f32 elements over all ranks, in place, by a scatter-gather of encoded chunks. All ranks have
-            /// equal encodings, one for every bucket, kept from step to step. Raises `NotFinite` if the codec refuses a
+            /// Reduces f32 elements over all ranks, in place, by a scatter-gather of encoded chunks. All ranks need
+            /// equal encodings, one per bucket, kept from step to step. Raises `NotFinite` if the codec refuses a
             /// value.
             #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
             fn all_reduce_encoded(
@@ -135,8 +135,8 @@ macro_rules! collectives {
                 })
             }
 
-            /// Reduces f32 elements over all ranks, in place, by messages that add up, so that they are reduced while
-            /// they are encoded: PowerSGD, or random-k. Feedback is none or error.
+            /// Reduces f32 elements over all ranks, in place, by messages that are reduced in encoded form: PowerSGD,
+            /// or random-k. Feedback is none or error.
             #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
             fn all_reduce_linear(
                 &self,
@@ -157,9 +157,9 @@ macro_rules! collectives {
                 })
             }
 
-            /// Mixes with neighbours, in place, by the weights of a graph at a step: `"ring"`,
-            /// `"one-peer-exponential"`, `"torus"` and others. Raises `UsageError` with the nearest names for a graph
-            /// that there is not.
+            /// Mixes with neighbours, in place, with the weights of a graph at a step: `"ring"`,
+            /// `"one-peer-exponential"`, `"torus"` and others. Raises `UsageError` with the nearest names for an
+            /// unknown graph.
             #[pyo3(signature = (elements, graph, step, *, async_op = false, timeout = None))]
             fn gossip(
                 &self,
@@ -177,8 +177,8 @@ macro_rules! collectives {
                 })
             }
 
-            /// Mixes elements, and `weight` with them, over a directed graph, and returns the new weight: begin with 1.
-            /// The estimate is `elements / weight`.
+            /// Mixes elements and `weight` over a directed graph, and returns the new weight: start with 1. The
+            /// estimate is `elements / weight`.
             #[pyo3(signature = (elements, weight, graph, step, *, async_op = false, timeout = None))]
             fn push_sum(
                 &self,
@@ -231,9 +231,9 @@ macro_rules! collectives {
                 })
             }
 
-            /// Lets what an encoding knows of the neighbours begin where they are: for values far from 0, before the
-            /// first `gossip_encoded`, and when the graph changes. One `gossip` at full precision; the elements stay as
-            /// they are.
+            /// Resets the estimates of the neighbours in an encoding to their present values: for values far from 0,
+            /// before the first `gossip_encoded`, and when the graph changes. One `gossip` in full precision; the
+            /// elements do not change.
             #[pyo3(signature = (elements, encoding, graph, step, *, async_op = false, timeout = None))]
             fn gossip_synchronize(
                 &self,

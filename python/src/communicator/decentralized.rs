@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 #[pymethods]
 impl Communicator {
-    /// Sends `outgoing[i]` to rank `neighbours[i]`, and receives `incoming[i]` from it; all are of one length.
+    /// Sends `outgoing[i]` to rank `neighbours[i]`, and receives `incoming[i]` from it; all have the same length.
     #[pyo3(signature = (neighbours, outgoing, incoming, *, async_op = false, timeout = None))]
     fn neighbour_exchange(
         &self,

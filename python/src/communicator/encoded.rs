@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 
 #[pymethods]
 impl Communicator {
-    /// Finds the mean of all ranks' f32 values in low precision for ranks that keep their own: `value` becomes what is
-    /// known of this rank's, and `mean` the mean, after which `x += step * (mean - value)` with a step above 0 and at most
-    /// 1 leaves the mean over ranks as it is. The encoding has difference feedback.
+    /// Computes the mean of the f32 values of all ranks in low precision, for ranks that keep their own. `value`
+    /// becomes the estimate of the value of this rank, and `mean` the mean; then `x += step * (mean - value)`, with a
+    /// step above 0 and at most 1, preserves the mean over ranks. The encoding has difference feedback.
     #[pyo3(signature = (value, mean, encoding, *, async_op = false, timeout = None))]
     fn mean_kept_encoded(
         &self,
@@ -35,7 +35,7 @@ impl Communicator {
         })
     }
 
-    /// Replaces each f32 element by the sign that most ranks have there.
+    /// Replaces each f32 element by its majority sign over the ranks.
     #[pyo3(signature = (elements, *, async_op = false, timeout = None))]
     fn majority_vote(&self, elements: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
         let mut buffer = Operand::output(elements)?;

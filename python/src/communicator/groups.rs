@@ -1,4 +1,4 @@
-//! The group itself: its ranks, its lanes, groups of some of them, and memory that they share.
+//! The group itself: its ranks, its lanes, its subgroups, and their shared memory.
 
 use super::{Call, Comm, Communicator, Hierarchy};
 use crate::dtype::dtype;
@@ -34,13 +34,13 @@ impl Communicator {
         format!("Communicator(rank {} of {}, lane {})", self.rank(), self.size(), self.lane)
     }
 
-    /// Returns the same group on another lane, whose operations run beside those of this one.
+    /// Returns the same group on another lane, whose operations run concurrently with those of this one.
     pub(crate) fn lane(&self, #[pyo3(from_py_with = count)] number: usize) -> Self {
         Communicator { group: Arc::clone(&self.group), lane: number }
     }
 
-    /// Splits the group by `color`: every rank gets the group of those that passed the same, in the order of `key`. All
-    /// ranks call it; one without a color (`None`) is in no group.
+    /// Splits the group by `color`: every rank gets the group of those with the same color, in the order of `key`. A
+    /// collective call; a rank without a color (`None`) is in no group.
     #[pyo3(signature = (color, key = 0, *, timeout = None))]
     fn split(
         &self,
@@ -52,7 +52,8 @@ impl Communicator {
         self.make_group(py, "split", timeout, async move |comm: &Comm| comm.split(color, key).await)
     }
 
-    /// Creates the group of some ranks of this one, in the order given; returns `None` on the others. All ranks call it.
+    /// Creates the group of some ranks of this one, in the given order; returns `None` on the others. A collective
+    /// call.
     #[pyo3(signature = (ranks, *, timeout = None))]
     fn subgroup(
         &self,
@@ -63,7 +64,7 @@ impl Communicator {
         self.make_group(py, "subgroup", timeout, async move |comm: &Comm| comm.subgroup(&ranks).await)
     }
 
-    /// Makes the group of `ranks`, just these of which call it.
+    /// Creates the group of `ranks`; only these ranks call it.
     #[pyo3(signature = (ranks, *, timeout = None))]
     fn group_of(
         &self,
@@ -76,8 +77,8 @@ impl Communicator {
         })
     }
 
-    /// Splits the group into its hosts, for collectives that go first within each host and then among one leader of each.
-    /// All ranks call it.
+    /// Splits the group into its hosts, for collectives that run within each host first and then among one leader of
+    /// each. A collective call.
     #[pyo3(signature = (*, timeout = None))]
     fn hierarchy(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Hierarchy> {
         let member = &self.group.member;
@@ -88,8 +89,8 @@ impl Communicator {
         Hierarchy::new(py, Communicator::new(Arc::clone(member), handle))
     }
 
-    /// Returns zeroed elements in memory that the other ranks of this host can read directly. All ranks call it in the
-    /// same order, and pass such memory to a collective either all or none.
+    /// Returns zeroed elements in memory that the other ranks of this host can read directly. A collective call, in the
+    /// same order on all ranks. Pass such memory to a collective on all ranks or on none.
     fn registered(
         &self,
         py: Python<'_>,
@@ -104,12 +105,12 @@ impl Communicator {
 }
 
 impl Communicator {
-    /// Agrees with the other ranks on a channel, for a thread that is to have a communicator of this group.
+    /// Agrees with the other ranks on a channel for a thread with its own communicator of this group.
     pub(crate) fn channel(&self, py: Python<'_>) -> PyResult<Channel> {
         self.make(py, "channel", async move |comm: &Comm| comm.channel().await)
     }
 
-    /// Makes a group, and returns its communicator; `None` if this rank is not in it.
+    /// Creates a group, and returns its communicator; `None` if this rank is not in it.
     fn make_group(
         &self,
         py: Python<'_>,
@@ -120,7 +121,7 @@ impl Communicator {
         let member = &self.group.member;
         let options = Call { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
         let joined = member.get(py)?;
-        // SAFETY: the job owns what it was called with, and returns a communicator that was made of its own.
+        // SAFETY: the job owns its arguments, and returns a communicator created from its own.
         let ticket: Ticket<Option<GroupHandle>> =
             unsafe { joined.executor.submit_group(&self.group.handle, options, make) };
         // As in every call, it is not kept during the wait.

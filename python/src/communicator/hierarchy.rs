@@ -14,12 +14,12 @@ pub(crate) struct Hierarchy {
     hosts: Vec<Vec<usize>>,
 }
 
-/// Hosts and leaders that an operation runs on.
+/// Hosts and leaders on which an operation runs.
 pub(super) type Hosts = hexagram::Hierarchy;
 
 #[pymethods]
 impl Hierarchy {
-    /// Returns the ranks of each host in the group, lowest first; hosts in the order of their leaders.
+    /// Returns the ranks of each host in the group, in ascending order; hosts in the order of their leaders.
     #[getter]
     fn hosts(&self) -> Vec<Vec<usize>> {
         self.hosts.clone()
@@ -35,14 +35,14 @@ impl Hierarchy {
         format!("Hierarchy(hosts {:?}, rank {})", self.hosts, self.all.rank())
     }
 
-    /// Returns the same ranks on another lane, whose operations run beside those of this one.
+    /// Returns the same ranks on another lane, whose operations run concurrently with those of this one.
     fn lane(&self, #[pyo3(from_py_with = count)] number: usize) -> Self {
         Hierarchy { all: self.all.lane(number), hosts: self.hosts.clone() }
     }
 }
 
 impl Hierarchy {
-    /// Takes a group that the executor has split into hosts.
+    /// Wraps a group that the executor has split into hosts.
     pub(super) fn new(py: Python<'_>, all: Communicator) -> PyResult<Self> {
         let call = Call { what: "hierarchy", async_op: false, timeout: None };
         let ticket = Self::submit(&all, py, call, async |hosts: &Hosts| Ok(hosts.hosts().to_vec()))?;
@@ -54,7 +54,7 @@ impl Hierarchy {
         self.all.rank()
     }
 
-    /// Runs a collective, after those before it on this lane.
+    /// Runs a collective, after earlier ones on this lane.
     pub(super) fn run(
         &self,
         py: Python<'_>,

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 #[pymethods]
 impl Communicator {
-    /// Sends to rank `to`: in order, or under `tag` if there is one.
+    /// Sends to rank `to`: in order, or under `tag` if given.
     #[pyo3(signature = (elements, to, *, tag = None, async_op = false, timeout = None))]
     fn send(
         &self,

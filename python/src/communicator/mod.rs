@@ -1,6 +1,7 @@
 //! The communicator: this rank's membership in a group of ranks, with every primitive as a method.
 //!
-//! Here is how a call begins and waits; the primitives are in the files below, by family, as in the logical layer.
+//! This file starts calls and waits for them; the primitives are in the files below, by family, as in the logical
+//! layer.
 
 mod centralized;
 mod collectives;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) type Argument<'a, 'py> = &'a Bound<'py, PyAny>;
 /// Result of a call: a value, or a [`Work`].
 pub(crate) type Returned = PyResult<Py<PyAny>>;
-/// The communicator that an operation runs on.
+/// The communicator on which an operation runs.
 pub(crate) type Comm = hexagram::Communicator;
 
 /// Membership of this process in a group of ranks.
@@ -36,7 +37,7 @@ pub(crate) struct Communicator {
     lane: usize,
 }
 
-/// A group, until nobody has a communicator of it any more.
+/// A group, until its last communicator is dropped.
 struct Group {
     member: Arc<Member>,
     handle: GroupHandle,
@@ -53,9 +54,9 @@ impl Drop for Group {
 pub(crate) struct Call {
     /// Name in errors.
     pub(crate) what: &'static str,
-    /// True if the caller goes on, with a [`Work`] in hand.
+    /// True to return a [`Work`] without waiting.
     pub(crate) async_op: bool,
-    /// Longest time in which nothing of the operation moves, in seconds; `None` for the world's.
+    /// Maximum time without progress of the operation, in seconds; `None` for the default of the world.
     pub(crate) timeout: Option<f64>,
 }
 
@@ -64,7 +65,7 @@ impl Communicator {
         Communicator { group: Arc::new(Group { member, handle }), lane: 0 }
     }
 
-    /// Runs a collective, after those before it on this lane.
+    /// Runs a collective, after earlier ones on this lane.
     pub(crate) fn run(
         &self,
         py: Python<'_>,
@@ -74,7 +75,7 @@ impl Communicator {
         self.run_in(py, Order::Lane(self.lane), call, operation)
     }
 
-    /// Runs an operation beside all others.
+    /// Runs an operation concurrently with all others.
     pub(crate) fn run_at_once(
         &self,
         py: Python<'_>,
@@ -84,7 +85,7 @@ impl Communicator {
         self.run_in(py, Order::AtOnce, call, operation)
     }
 
-    /// Runs a collective that makes something, and returns that.
+    /// Runs a collective that creates something, and returns it.
     pub(crate) fn make<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -102,12 +103,12 @@ impl Communicator {
         made.ok_or_else(|| usage(py, format!("{what} has made nothing"), "report it as a bug"))
     }
 
-    /// Returns what this process is in the world of the group.
+    /// Returns the membership of this process in the world of the group.
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.group.member
     }
 
-    /// Begins an operation, and waits for it unless it is to be asynchronous.
+    /// Begins an operation, and waits for it unless it is asynchronous.
     fn run_in(
         &self,
         py: Python<'_>,
@@ -117,8 +118,8 @@ impl Communicator {
     ) -> Returned {
         let options = call.options(py, order)?;
         call.prepare(py, &self.group.member)?;
-        // Not kept during the wait: when another thread leaves the world meanwhile, its end must not be here, where the
-        // interpreter's lock is held.
+        // Not kept during the wait: if another thread leaves the world meanwhile, the world must not be dropped here,
+        // with the interpreter lock held.
         let joined = self.group.member.get(py)?;
         // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
         // the communicator.
@@ -135,21 +136,21 @@ impl Call {
         Ok(JobOptions { order, deadline, awaited, what: self.what })
     }
 
-    /// Sees to it that what ended operations kept is dropped, and what this one will keep.
+    /// Ensures that objects kept by ended operations are dropped, including those of this one.
     fn prepare(self, py: Python<'_>, member: &Member) -> PyResult<()> {
         kept::sweep(py, member.generation());
-        // It drops what an asynchronous operation keeps, should nobody else.
+        // It drops the objects of an asynchronous operation, if no call does.
         if self.async_op { callbacks::start(py) } else { Ok(()) }
     }
 
-    /// Returns the work of an operation that was begun, or waits for it and returns its value.
+    /// Returns the work of an operation in progress, or waits for it and returns its value.
     fn begun(self, py: Python<'_>, member: &Member, ticket: Ticket<Value>) -> Returned {
         let work = Work::new(ticket, member.generation());
         if self.async_op { Ok(Py::new(py, work)?.into_any()) } else { work.finish(py) }
     }
 }
 
-/// Returns what an operation without a value of its own returns.
+/// Returns the value of an operation without a result.
 pub(crate) fn nothing(outcome: Result<()>) -> Result<Value> {
     outcome.map(|()| Value::Nothing)
 }

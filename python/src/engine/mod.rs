@@ -1,4 +1,4 @@
-//! The engine for a framework in Python: `hexagram.torch.DataParallel` stands on it.
+//! The engine for a framework in Python: the base of `hexagram.torch.DataParallel`.
 
 mod options;
 mod outside;
@@ -26,13 +26,13 @@ use thread::EngineThread;
 pub(crate) struct Engine {
     thread: Arc<EngineThread>,
     hooks: Hooks,
-    /// Weight decay of the optimizer as it is spelled: that of groups that name none.
+    /// Weight decay in the spelling of the optimizer: the default of groups.
     spelled_decay: Option<f64>,
-    /// End of the evaluation of the mean that is under way.
+    /// End of the current evaluation of the mean.
     evaluating: Mutex<Option<state::Evaluating>>,
 }
 
-/// One bucket: gradients, parameters if the engine has them, and the parameters' numbers with their places.
+/// One bucket: gradients, parameters if the engine has them, and the indices of the parameters with their places.
 type BucketMemory = (BucketView, Option<BucketView>, Vec<(usize, usize, usize)>);
 
 #[pymethods]
@@ -70,8 +70,8 @@ impl Engine {
         })
     }
 
-    /// Begins a pass of a step with this learning rate, and with another one to compare with the other ranks if one is
-    /// told.
+    /// Begins a pass of a step with this learning rate, and optionally with another one to compare with the other
+    /// ranks.
     fn begin(
         &self,
         py: Python<'_>,
@@ -87,12 +87,12 @@ impl Engine {
         })
     }
 
-    /// Takes a gradient that lies in its bucket. Any thread may call it.
+    /// Takes a gradient that is stored in its bucket. Any thread may call it.
     fn ready(&self, py: Python<'_>, parameter: usize) -> PyResult<()> {
         self.hooks.ready_as_it_lies(parameter).map_err(|error| exception(py, &error))
     }
 
-    /// Takes a gradient that lies elsewhere, and copies it. Any thread may call it.
+    /// Takes a gradient that is stored elsewhere, and copies it. Any thread may call it.
     fn ready_elsewhere(&self, parameter: usize, gradient: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = lent_to_read(gradient)?;
         self.hooks.ready(parameter, &buffer).map_err(|error| exception(gradient.py(), &error))
@@ -113,7 +113,7 @@ impl Engine {
         self.call(py, |engine| engine.stepped().map(|()| engine.generation()))
     }
 
-    /// Returns the numbers of the parameters that the next step leaves as they are, since no rank has used them.
+    /// Returns the indices of the parameters that the next step leaves unchanged, since no rank has used them.
     fn idle(&self, py: Python<'_>, parameters: usize) -> PyResult<Vec<usize>> {
         self.call(py, move |engine| Ok((0..parameters).filter(|index| engine.is_idle(*index)).collect()))
     }
@@ -135,7 +135,7 @@ impl Engine {
         self.call(py, |engine| engine.left_out().map(|()| engine.generation()))
     }
 
-    /// Waits for what the last step has left on its way of these parameters; returns the generation.
+    /// Waits for the work of the last step on these parameters; returns the generation.
     fn wait_for(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<u64> {
         self.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))
     }
@@ -188,7 +188,7 @@ impl Engine {
         self.call(py, move |engine| engine.average_buffers(&mut tensors))
     }
 
-    /// Compares these tensors, and what parameters the engine has, between ranks.
+    /// Compares these tensors, and the parameters of the engine, between ranks.
     fn check_replicas(
         &self,
         py: Python<'_>,
@@ -212,13 +212,13 @@ impl Engine {
         Ok((generation, told.collect()))
     }
 
-    /// Copies a gradient that has not its own type in its bucket, as the algorithm left it.
+    /// Copies a gradient whose type differs in its bucket, as the algorithm left it.
     fn gradient(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = lent_to_write(into)?;
         self.call(py, move |engine| buffer.write_all()?.copy_from(&engine.gradient(parameter)?))
     }
 
-    /// Copies the values of a parameter that has not its own type in its bucket.
+    /// Copies the values of a parameter whose type differs in its bucket.
     fn parameter(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = lent_to_write(into)?;
         self.read(py, move |engine| buffer.write_all()?.copy_from(&engine.parameter(parameter)?))
@@ -235,8 +235,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Lets the engine's thread do something, and waits for it. Fails while a mean is being evaluated: the thread waits
-    /// for the end of that.
+    /// Runs a job on the engine thread, and waits for it. Fails while a mean is being evaluated, as the thread waits
+    /// for the end of the evaluation.
     fn call<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -247,14 +247,14 @@ impl Engine {
     }
 }
 
-/// Lets an engine take over the learning rate of the step that begins, if it is told.
+/// Updates the learning rate of an engine for the next step, if it is given.
 fn follow(engine: &mut DataParallel, learning_rate: Option<f64>) {
     if let Some(rate) = learning_rate {
         engine.set_learning_rate(rate);
     }
 }
 
-/// Returns tensors as buffers over them, to change.
+/// Returns tensors as mutable buffers over them.
 fn buffers(tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Buffer>> {
     tensors.iter().map(lent_to_write).collect()
 }

@@ -1,4 +1,4 @@
-//! Engines as Python describes them: the model's parameters, the algorithm and the options, as dictionaries and
+//! Engine descriptions from Python: the parameters of the model, the algorithm and the options, as dictionaries and
 //! spellings.
 
 use super::outside::Outside;
@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Options of an engine, by the names that the Rust ones have; `None` stands for the default.
+/// Options of an engine, with the names in Rust; `None` for the default.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Options {
     optimizer: Option<String>,
     learning_rate: Option<f64>,
-    /// Names of the parameters of each group, and the largest weight decay that one asks for.
+    /// Names of the parameters in each group, and the largest weight decay of the groups.
     groups: Option<Groups>,
     bucket_bytes: Option<usize>,
     first_bucket_bytes: Option<usize>,
@@ -34,7 +34,7 @@ pub(super) struct Options {
     overlap: Option<String>,
 }
 
-/// Algorithm as Python names it: by its spelling, or one whose hooks Python calls.
+/// Algorithm named by Python: by its spelling, or with hooks in Python.
 #[derive(FromPyObject)]
 pub(super) enum Chosen {
     #[pyo3(transparent)]
@@ -52,7 +52,7 @@ impl Chosen {
 }
 
 impl Options {
-    /// Returns the engine's options, and the weight decay of the optimizer as it is spelled, if one is.
+    /// Returns the engine options, and the weight decay in the spelling of the optimizer, if there is one.
     pub(super) fn read(self, py: Python<'_>) -> PyResult<(EngineOptions, Option<f64>)> {
         let usual = EngineOptions::default();
         let (optimizer, groups, spelled) = stepping(py, self.optimizer.as_deref(), self.groups)?;
@@ -95,13 +95,13 @@ impl Options {
     }
 }
 
-/// Groups of an optimizer: the names in each, and the largest weight decay that one asks for.
+/// Groups of an optimizer: the names in each, and the largest weight decay of the groups.
 type Groups = (Vec<BTreeSet<String>>, f64);
 
-/// An optimizer, its groups, and its weight decay as it is spelled.
+/// An optimizer, its groups, and the weight decay in its spelling.
 type Stepping = (Option<Arc<dyn Optimizer>>, Vec<ParameterGroup>, Option<f64>);
 
-/// Returns the optimizer of a spelling, its groups, and its weight decay as it is spelled.
+/// Returns the optimizer of a spelling, its groups, and the weight decay in its spelling.
 fn stepping(py: Python<'_>, spelling: Option<&str>, groups: Option<Groups>) -> PyResult<Stepping> {
     let optimizer = spelling.map(optimizer::named).transpose();
     let optimizer = optimizer.map_err(|error| crate::error::exception(py, &error))?;
@@ -111,7 +111,7 @@ fn stepping(py: Python<'_>, spelling: Option<&str>, groups: Option<Groups>) -> P
     Ok((optimizer.map(|optimizer| decaying(optimizer, most)), groups, spelled))
 }
 
-/// Returns an optimizer with a weight decay, of which groups have factors, if one of them asks for so much at most.
+/// Returns an optimizer with a weight decay of `most` if its own is 0, so that the factors of groups can apply to it.
 fn decaying(optimizer: Arc<dyn Optimizer>, most: f64) -> Arc<dyn Optimizer> {
     if most == 0.0 || optimizer.weight_decay() != Some(0.0) {
         return optimizer;
@@ -129,14 +129,14 @@ pub(crate) fn algorithms() -> Vec<(&'static str, String, &'static str)> {
     registry::all().iter().map(told).collect()
 }
 
-/// Returns true if the hooks of an algorithm ask for the learning rate.
+/// Returns true if the hooks of an algorithm use the learning rate.
 #[pyfunction]
 pub(crate) fn needs_learning_rate(py: Python<'_>, algorithm: &str) -> PyResult<bool> {
     let named = registry::named(algorithm).map_err(|error| crate::error::exception(py, &error))?;
     Ok(named.needs_learning_rate())
 }
 
-/// Returns the value of a word; the default without one.
+/// Returns the value for a word; the default without one.
 fn one_of<T: Copy + Default>(
     py: Python<'_>,
     name: &str,
@@ -151,7 +151,7 @@ fn one_of<T: Copy + Default>(
     })
 }
 
-/// Returns the parameters of a model, given as names, element types and shapes.
+/// Returns the parameters of a model from names, element types and shapes.
 pub(super) fn parameters(
     py: Python<'_>,
     listed: Vec<(String, String, Vec<usize>)>,

@@ -1,12 +1,12 @@
-//! The algorithm of the Rust engine under an algorithm in Python, which does nothing: Python calls its own hooks
-//! between the engine's calls, on the bucket memory.
+//! The algorithm in the Rust engine for an algorithm in Python. It does nothing: Python runs its own hooks between the
+//! calls of the engine, on the bucket memory.
 
 use hexagram::algorithms::{About, Bucket, Buckets, Context, Needs, Trigram};
 use hexagram::{Algorithm, Result};
 use pyo3::prelude::*;
 use std::fmt;
 
-/// Algorithm that Python carries out.
+/// Algorithm that is implemented in Python.
 #[derive(Clone, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Outside {
@@ -20,7 +20,7 @@ pub(super) struct Outside {
     whole: bool,
 }
 
-/// Text that ranks compare, of which a message about their difference shows the beginning.
+/// Text that ranks compare; the error of a difference shows its beginning.
 impl fmt::Debug for Outside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outside { described, centralized, full_precision, identical, whole } = self;
@@ -40,7 +40,7 @@ impl Algorithm for Outside {
 
     fn about(&self) -> About {
         let Outside { centralized, full_precision, .. } = *self;
-        // Its hooks run on the training thread, so that every step waits for them.
+        // Its hooks run on the training thread, so every step waits for them.
         About::new("python", Trigram { centralized, synchronous: true, full_precision })
             .keeps_replicas_identical(self.identical)
             .needs(Needs {

@@ -1,4 +1,4 @@
-//! Calls of Python to an engine between steps: checkpoints, the mean of the replicas, another algorithm, traces and
+//! Calls from Python to an engine between steps: checkpoints, the mean of the replicas, another algorithm, traces and
 //! figures.
 
 use super::Engine;
@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Something that Python reads of the mean.
+/// A function that reads a part of the mean.
 type Reading = Box<dyn FnOnce(&DataParallel) + Send>;
 
-/// Evaluation of the mean that is under way.
+/// Evaluation of the mean in progress.
 pub(super) struct Evaluating {
-    /// Part of the mean that is read; the evaluation ends when this is dropped.
+    /// Sender of the reads; the evaluation ends when it is dropped.
     readings: Sender<Reading>,
     distance: Receiver<Result<f64>>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Evaluating {
 /// A tensor of a checkpoint: element type, shape and bytes.
 type SavedTensor<'py> = (String, Vec<usize>, Bound<'py, PyBytes>);
 
-/// What the optimizer remembers of a parameter: slot, the parameter's number, element type and bytes.
+/// Optimizer state of a parameter: slot, parameter index, element type and bytes.
 type SavedSlot<'py> = (String, usize, String, Bound<'py, PyBytes>);
 
 /// A checkpoint: facts by name, tensors by name, and the checksum of both.
@@ -41,7 +41,7 @@ impl Engine {
         self.call(py, |engine| Ok(engine.algorithm().to_string()))
     }
 
-    /// Returns what is fixed by the algorithm.
+    /// Returns the fixed properties of the algorithm.
     fn traits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (name, trigram, identical, needs, named, works, decay) = self.call(py, |engine| {
             let algorithm = engine.algorithm();
@@ -86,8 +86,8 @@ impl Engine {
         self.call(py, DataParallel::average)
     }
 
-    /// Puts the mean of the replicas in the place of each, until [`Engine::end_mean`], and the means of these buffers into
-    /// them. It is one job, so that a rank that is interrupted takes part in all of it, as the others do.
+    /// Replaces each replica by the mean, until [`Engine::end_mean`], and these buffers by their means. It is one job,
+    /// so that an interrupted rank still completes it with the others.
     fn begin_mean(&self, py: Python<'_>, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         self.check_no_mean(py)?;
         let mut buffers = super::buffers(&buffers)?;
@@ -111,17 +111,17 @@ impl Engine {
         drop(evaluating);
         match outcome(py, there) {
             Ok(Some(there)) => there.map_err(|error| exception(py, &error)),
-            // It has failed, and nothing is told but the outcome.
+            // It has failed, and only the outcome is sent.
             Ok(None) => self.end_mean(py).map(drop),
             Err(interrupted) => {
-                // Nobody reads the mean: the replica is put back as soon as it is there.
+                // There is no reader: the replica is restored as soon as the mean is complete.
                 drop(self.evaluating.lock().unwrap_or_else(PoisonError::into_inner).take());
                 Err(interrupted)
             }
         }
     }
 
-    /// Puts every replica back; returns the consensus distance.
+    /// Restores every replica; returns the consensus distance.
     fn end_mean(&self, py: Python<'_>) -> PyResult<f64> {
         let evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Evaluating { readings, distance }) = evaluating else {
@@ -131,7 +131,7 @@ impl Engine {
         answer(py, distance)
     }
 
-    /// Returns the number of the optimizer's steps, and what it remembers: slots, parameters' numbers, types and bytes.
+    /// Returns the number of optimizer steps, and the optimizer state: slots, parameter indices, types and bytes.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<(u64, Vec<SavedSlot<'py>>)> {
         let (steps, slots) = self.call(py, |engine| {
             let state = engine.optimizer_state()?;
@@ -147,7 +147,7 @@ impl Engine {
         Ok((steps, told.collect()))
     }
 
-    /// Puts back what [`Engine::optimizer_state`] returned.
+    /// Restores the result of [`Engine::optimizer_state`].
     fn set_optimizer_state(&self, py: Python<'_>, steps: u64, slots: Vec<SavedSlot<'_>>) -> PyResult<()> {
         let slot = |(slot, index, kind, bytes): SavedSlot<'_>| {
             Ok((slot, index, copied(named(&kind)?, bytes.as_bytes())?))
@@ -157,7 +157,7 @@ impl Engine {
         self.call(py, move |engine| engine.set_optimizer_state(&OptimizerState { steps, slots }))
     }
 
-    /// Returns the engine's state.
+    /// Returns the state of the engine.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
         let (facts, tensors, checksum) = self.call(py, |engine| {
             let record = engine.checkpoint().save()?;
@@ -176,8 +176,8 @@ impl Engine {
         Ok((facts, tensors.collect(), checksum))
     }
 
-    /// Goes on from a state that [`Engine::save`] returned, or refuses it on all ranks: one says what is wrong with its
-    /// own by a `text`, in its place.
+    /// Continues from a state of [`Engine::save`], or refuses it on all ranks. A rank that cannot read its state passes
+    /// an error as a `text` instead.
     fn load(&self, py: Python<'_>, saved: Given<'_>) -> PyResult<u64> {
         let record = saved.record();
         self.call(py, move |engine| engine.checkpoint().load_if_read(record).map(|()| engine.generation()))
@@ -203,7 +203,7 @@ impl Engine {
         self.call(py, |engine| Ok(engine.metrics().clone()))
     }
 
-    /// Returns the time that the engine has waited for communication, in seconds.
+    /// Returns the time for which the engine has waited for communication, in seconds.
     #[getter]
     fn blocked(&self, py: Python<'_>) -> PyResult<f64> {
         self.call(py, |engine| Ok(engine.telemetry().blocked().as_secs_f64()))
@@ -213,7 +213,7 @@ impl Engine {
         self.call(py, |engine| engine.trace().begin())
     }
 
-    /// Ends the recording; returns its report, on rank 0, and writes it to a file if one is named.
+    /// Ends the recording; returns its report on rank 0, and writes it to a file if one is given.
     fn collect_trace(&self, py: Python<'_>, file: Option<std::path::PathBuf>) -> PyResult<Option<String>> {
         self.call(py, move |engine| {
             let Some(trace) = engine.trace().collect()? else { return Ok(None) };
@@ -223,7 +223,7 @@ impl Engine {
     }
 }
 
-/// State that Python gives back, or what is wrong with it.
+/// Saved state from Python, or an error.
 #[derive(FromPyObject)]
 enum Given<'py> {
     #[pyo3(transparent)]
@@ -232,7 +232,7 @@ enum Given<'py> {
 }
 
 impl Given<'_> {
-    /// Returns the state as a record, if it is what was saved.
+    /// Returns the state as a record, if it is one that was saved.
     fn record(self) -> Result<Record> {
         let unchanged = "load what was saved on this rank, whole and unchanged";
         let (facts, tensors, checksum) = match self {
@@ -270,7 +270,7 @@ impl Engine {
         ))
     }
 
-    /// Reads something of the engine: of the mean, while that is in the replica's place.
+    /// Reads a value from the engine: from the mean, while it replaces the replica.
     pub(super) fn read(
         &self,
         py: Python<'_>,
@@ -282,7 +282,7 @@ impl Engine {
             return self.call(py, |engine| work(engine));
         };
         let (tell, told) = channel();
-        // An engine that has ended drops the reading, and with it what would tell its outcome.
+        // An engine that has ended drops the read, and with it the sender of its result.
         drop(readings.send(Box::new(move |engine| drop(tell.send(work(engine))))));
         drop(evaluating);
         answer(py, told)

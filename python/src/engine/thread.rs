@@ -1,7 +1,7 @@
-//! The thread that has the engine, which cannot move between threads.
+//! The thread that owns the engine, which cannot move between threads.
 //!
-//! What Python asks is carried out in its order, and the caller waits; the training thread and autograd's threads may all
-//! ask. This thread never has the interpreter's lock.
+//! Requests from Python run in order, and the caller waits; the training thread and the threads of autograd may all
+//! send requests. This thread never holds the interpreter lock.
 
 use crate::communicator::Communicator;
 use crate::error::{exception, usage};
@@ -18,21 +18,21 @@ type Job = Box<dyn FnOnce(&mut DataParallel) + Send>;
 /// Thread with an engine.
 pub(super) struct EngineThread {
     generation: Generation,
-    /// Jobs to do and the thread that does them; `None` once it was ended.
+    /// Queue of jobs and the thread that runs them; `None` after it has ended.
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
     jobs: Sender<Job>,
     thread: JoinHandle<()>,
-    /// World whose deadline bounds the end.
+    /// World whose deadline bounds the wait at the end.
     world: World,
 }
 
-/// Engines that may still be there as the interpreter ends.
+/// Engines that may still exist when the interpreter ends.
 static ENGINES: Mutex<Vec<Weak<EngineThread>>> = Mutex::new(Vec::new());
 
-/// Ends all engines, as the interpreter ends: before their worlds are left. Returns the first error.
+/// Ends all engines, when the interpreter ends: before their worlds are left. Returns the first error.
 pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
     let engines = std::mem::take(&mut *locked(&ENGINES));
     let ended: Vec<PyResult<()>> =
@@ -45,8 +45,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EngineThread {
-    /// Starts the thread with the engine that `make` makes on it, of a further communicator of the group. A collective
-    /// call.
+    /// Starts the thread, with the engine that `make` creates on it from another communicator of the group. A
+    /// collective call.
     pub(super) fn start(
         py: Python<'_>,
         group: &Communicator,
@@ -59,11 +59,11 @@ impl EngineThread {
         let run = move || {
             match channel.open().and_then(|comm| make(&comm)) {
                 Ok(mut engine) => {
-                    // Whoever asked may have been interrupted.
+                    // The caller may have been interrupted.
                     let _ = tell.send(Ok(()));
                     todo.into_iter().for_each(|job| job(&mut engine));
-                    // What the last step has left on its way would otherwise end as an error of all ranks. If it fails,
-                    // nobody is left to be told.
+                    // Unfinished work of the last step would otherwise end as an error on all ranks. If it fails, no
+                    // caller is left to receive the error.
                     let _ = engine.wait_for_all();
                 }
                 Err(error) => drop(tell.send(Err(error))),
@@ -77,7 +77,7 @@ impl EngineThread {
                 )
             })?;
         if let Err(error) = answer(py, told) {
-            // It may be the last one of a world that was left meanwhile.
+            // It may be the last reference to a world that was left meanwhile.
             py.detach(|| drop(own));
             return Err(error);
         }
@@ -89,7 +89,7 @@ impl EngineThread {
         Ok(engine)
     }
 
-    /// Lets the thread do something with the engine, and waits for what it returns.
+    /// Runs a job with the engine on the thread, and waits for its result.
     pub(super) fn call<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -98,7 +98,7 @@ impl EngineThread {
         answer(py, self.begin(py, work)?)
     }
 
-    /// Lets the thread begin something with the engine; returns what will have its outcome.
+    /// Starts a job with the engine on the thread; returns the receiver of its result.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -108,21 +108,21 @@ impl EngineThread {
         let (tell, told) = channel();
         let job: Job = Box::new(move |engine| drop(tell.send(work(engine))));
         match &*locked(&self.running) {
-            // A thread that has ended drops the job, and with it what would tell its outcome.
+            // A thread that has ended drops the job, and with it the sender of its result.
             Some(running) => drop(running.jobs.send(job)),
             None => return Err(usage(py, "this engine was closed", "make another DataParallel")),
         }
         Ok(told)
     }
 
-    /// Ends the engine and waits for its thread, at most for twice the world's deadline.
+    /// Ends the engine and waits for its thread, at most for twice the deadline of the world.
     pub(super) fn end(&self, py: Python<'_>) -> PyResult<()> {
         if !self.generation.is_now() {
             return Ok(());
         }
         let Some(Running { jobs, thread, world }) = locked(&self.running).take() else { return Ok(()) };
         drop(jobs);
-        // What it does last, and what the last step has left on its way, each have the world's deadline.
+        // Its last job, and the unfinished work of the last step, each have the deadline of the world.
         let limit = world.deadline().saturating_mul(2);
         interruptible_within(py, limit, "the engine", move || {
             drop(thread.join());
@@ -134,7 +134,7 @@ impl EngineThread {
 impl Drop for EngineThread {
     fn drop(&mut self) {
         if !self.generation.is_now() {
-            // The thread is the parent's.
+            // The thread belongs to the parent.
             std::mem::forget(locked(&self.running).take());
         }
     }
@@ -148,7 +148,7 @@ pub(crate) fn answer<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyRe
     }
 }
 
-/// Waits for what a job tells; `None` if it has ended without. Fails only where the wait was interrupted.
+/// Waits for the result of a job; `None` if it has ended without one. Fails only if the wait was interrupted.
 pub(super) fn outcome<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyResult<Option<Result<T>>> {
     let outcome = wait(py, None, move |slice| match told.recv_timeout(slice) {
         Ok(outcome) => Some(Some(outcome)),

@@ -1,11 +1,11 @@
-//! Views of the engine's buckets, which torch takes by DLPack: nothing is copied.
+//! Views of the buckets of the engine, which torch imports by DLPack without a copy.
 
 use crate::memory::export::{Asked, Lent, capsule};
 use hexagram::logical::Span;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Gradients or parameters of one bucket, where they lie.
+/// Gradients or parameters of one bucket, in place.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct BucketView(Span);
 

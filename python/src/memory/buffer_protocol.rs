@@ -1,7 +1,7 @@
-//! The buffer protocol: NumPy's arrays, `array`, `bytearray`, `memoryview`, `mmap`.
+//! The buffer protocol: NumPy arrays, `array`, `bytearray`, `memoryview`, `mmap`.
 //!
-//! Its functions are in every Python from 3.10 on, and in the stable interface from 3.11 on, with the same layout: so
-//! they are declared here.
+//! Its functions are in every Python since 3.10, and in the stable interface since 3.11, with the same layout. So they
+//! are declared here.
 
 use super::kept::{Held, Kept};
 use super::{Elements, name_of};
@@ -12,7 +12,7 @@ use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// A view with its shape, strides and format, whether or not it can be written: `PyBUF_FULL_RO`.
+/// A view with its shape, strides and format, read-only or not: `PyBUF_FULL_RO`.
 const FULL_READ_ONLY: c_int = 0x011c;
 
 /// `Py_buffer`.
@@ -39,23 +39,23 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut Raw);
 }
 
-/// A view of an object's memory, released when it is dropped: with the interpreter's lock only.
+/// A view of the memory of an object, released when it is dropped: only with the interpreter lock.
 #[derive(Debug)]
 pub(crate) struct View(Box<Raw>);
 
-// SAFETY: a view is a description, which does not change, and is given back with the interpreter's lock.
+// SAFETY: a view is a description that does not change, and is released with the interpreter lock.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
 impl View {
-    /// Returns true if the object has the protocol.
+    /// Returns true if the object supports the protocol.
     pub(super) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
-        // SAFETY: the object is alive, and this thread has the interpreter's lock.
+        // SAFETY: the object is alive, and this thread holds the interpreter lock.
         unsafe { PyObject_CheckBuffer(object.as_ptr()) == 1 }
     }
 
-    /// Asks an object for a view of its memory.
+    /// Requests a view of the memory of an object.
     pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut raw = Box::new(Raw {
             address: std::ptr::null_mut(),
@@ -70,15 +70,15 @@ impl View {
             suboffsets: std::ptr::null(),
             internal: std::ptr::null_mut(),
         });
-        // SAFETY: the object is alive, this thread has the interpreter's lock, and the view stays where it is until it
-        // is released.
+        // SAFETY: the object is alive, this thread holds the interpreter lock, and the view does not move until it is
+        // released.
         match unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *raw, FULL_READ_ONLY) } {
             0 => Ok(View(raw)),
             _ => Err(PyErr::fetch(object.py())),
         }
     }
 
-    /// Returns the elements of the view; it is theirs from then on.
+    /// Returns the elements of the view, which own it from then on.
     pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
         let py = object.py();
         // SAFETY: the view was filled in.
@@ -103,19 +103,19 @@ impl View {
         if self.0.format.is_null() {
             return "B";
         }
-        // SAFETY: a format that is there is a string that lives as long as the view.
+        // SAFETY: a non-null format is a string that lives as long as the view.
         unsafe { CStr::from_ptr(self.0.format) }.to_str().unwrap_or("?")
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the view was filled in, and `Kept` drops it where the interpreter's lock is held.
+        // SAFETY: the view was filled in, and `Kept` drops it with the interpreter lock held.
         unsafe { PyBuffer_Release(&raw mut *self.0) }
     }
 }
 
-/// Returns the element type of a format of the module `struct`, if there is such a one here.
+/// Returns the element type for a format of the module `struct`, if it is supported.
 fn dtype_of(format: &str, size: Py_ssize_t) -> Option<DType> {
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };
     let letter = format.strip_prefix(['@', '=', native]).unwrap_or(format);

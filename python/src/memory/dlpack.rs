@@ -1,7 +1,7 @@
-//! DLPack: tensors of torch, jax, cupy and NumPy, as a capsule tells of them.
+//! DLPack: tensors of torch, jax, cupy and NumPy, described by a capsule.
 //!
-//! The capsule itself is kept, and not what is in it: its own end, which comes with the interpreter's lock, gives the
-//! tensor back.
+//! The capsule itself is kept, not its contents: its destructor, which runs with the interpreter lock, releases the
+//! tensor.
 
 use super::kept::{Held, Kept};
 use super::{Elements, name_of};
@@ -19,7 +19,7 @@ use std::ffi::{CStr, c_void};
 pub(super) const HOST: i32 = 1;
 /// Name of a capsule before its tensor is taken.
 pub(super) const PLAIN: &CStr = c"dltensor";
-/// Name of a capsule that also tells its version and flags.
+/// Name of a capsule with version and flags.
 pub(super) const VERSIONED: &CStr = c"dltensor_versioned";
 /// Flag of a tensor that must not be written.
 const READ_ONLY: u64 = 1;
@@ -75,18 +75,18 @@ pub(super) struct ManagedVersioned {
     pub(super) tensor: Tensor,
 }
 
-/// A capsule with a tensor that nobody has taken.
+/// A capsule whose tensor has not been taken.
 pub(super) struct Capsule<'py>(Bound<'py, PyAny>);
 
 impl<'py> Capsule<'py> {
-    /// Asks an object for a capsule.
+    /// Requests a capsule from an object.
     pub(super) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let options = PyDict::new(py);
         options.set_item(intern!(py, "max_version"), (1, 0))?;
         let method = object.getattr(intern!(py, "__dlpack__"))?;
         let capsule = match method.call((), Some(&options)) {
-            // Of a library from before there were versions.
+            // From a library that predates versions.
             Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
             other => other,
         };
@@ -99,7 +99,7 @@ impl<'py> Capsule<'py> {
         })
     }
 
-    /// Returns the elements of the tensor; the capsule is theirs from then on.
+    /// Returns the elements of the tensor, which own the capsule from then on.
     pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
         let py = object.py();
         let name = name_of(object);
@@ -112,7 +112,7 @@ impl<'py> Capsule<'py> {
             let what = format!("{name} has elements of the type {}", spelled(tensor.kind));
             usage(py, what, format!("convert or view them as one of {}", all_dtypes()))
         })?;
-        // SAFETY: the producer fills both in, or leaves the strides out where the elements are contiguous.
+        // SAFETY: the producer fills both in, or omits the strides for contiguous elements.
         let len = unsafe { contiguous(tensor) }
             .ok_or_else(|| usage(py, format!("{name} is not contiguous"), "pass `tensor.contiguous()`"))?;
         Ok(Elements {
@@ -127,7 +127,8 @@ impl<'py> Capsule<'py> {
     /// Returns the tensor, and its flags.
     fn tensor(&self, py: Python<'_>, name: &str) -> PyResult<(&Tensor, u64)> {
         let capsule = self.0.as_ptr();
-        // SAFETY: the object is alive; the name says what a valid capsule points to, which lives as long as it.
+        // SAFETY: the object is alive; the name determines the target of a valid capsule, which lives as long as the
+        // capsule.
         unsafe {
             if PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
                 let managed = PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast::<ManagedVersioned>();
@@ -144,24 +145,24 @@ impl<'py> Capsule<'py> {
     }
 }
 
-/// Returns the number of elements, if they lie one behind the other in the order of the last index.
+/// Returns the number of elements, if they are contiguous in row-major order.
 ///
 /// # Safety
-/// The shape, and the strides if they are there, have an entry for each dimension.
+/// The shape, and the strides if given, have an entry for each dimension.
 unsafe fn contiguous(tensor: &Tensor) -> Option<usize> {
     let dimensions = usize::try_from(tensor.dimensions).ok()?;
     let mut len = 1i64;
     let mut dense = true;
     for dimension in (0..dimensions).rev() {
-        // SAFETY: as this function asks.
+        // SAFETY: as this function requires.
         let size = unsafe { *tensor.shape.add(dimension) };
         if !tensor.strides.is_null() && size != 1 {
-            // SAFETY: as this function asks.
+            // SAFETY: as this function requires.
             dense &= unsafe { *tensor.strides.add(dimension) } == len;
         }
         len = len.checked_mul(size)?;
     }
-    // Where there are no elements, no stride counts.
+    // Without elements, strides do not matter.
     usize::try_from(len).ok().filter(|len| dense || *len == 0)
 }
 
@@ -190,7 +191,7 @@ pub(super) fn kind_of(dtype: DType) -> Option<ElementKind> {
     known.map(|(code, bits, _)| ElementKind { code: *code, bits: *bits, lanes: 1 })
 }
 
-/// Returns the name of an element type that is none here.
+/// Returns the name of an unsupported element type.
 fn spelled(kind: ElementKind) -> String {
     let ElementKind { code, bits, lanes } = kind;
     let name = match code {

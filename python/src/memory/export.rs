@@ -1,4 +1,4 @@
-//! DLPack the other way: memory of this library as tensors of others, without copies.
+//! DLPack export: memory of this library as tensors of others, without copies.
 
 use super::dlpack::{Device, HOST, Managed, ManagedVersioned, PLAIN, Tensor, VERSIONED, kind_of};
 use crate::error::{exception, usage};
@@ -8,10 +8,10 @@ use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyObject
 use pyo3::prelude::*;
 use std::ffi::c_void;
 
-/// Host memory, as DLPack names devices.
+/// Host memory, as a DLPack device.
 pub(crate) const DEVICE: (i32, i32) = (HOST, 0);
 
-/// Elements in host memory, with what keeps it.
+/// Elements in host memory, with their owner.
 pub(crate) struct Lent {
     pub(crate) address: usize,
     pub(crate) elements: usize,
@@ -19,15 +19,15 @@ pub(crate) struct Lent {
     pub(crate) keep: Keeper,
 }
 
-/// Wishes of a consumer, as it passes them to `__dlpack__`.
+/// Requests of a consumer, as passed to `__dlpack__`.
 pub(crate) struct Asked {
-    /// Newest version that it knows.
+    /// Newest version that the consumer supports.
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
 }
 
-/// Returns a capsule with the elements, as a consumer asks for it. Fails if it asks for a copy, or another device.
+/// Returns a capsule with the elements, as requested by a consumer. Fails if it requests a copy, or another device.
 pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResult<Bound<'py, PyAny>> {
     if asked.copy == Some(true) || asked.device.is_some_and(|device| device != DEVICE) {
         return Err(usage(py, "this memory is lent where it lies", "take it as it is, and copy that"));
@@ -39,16 +39,16 @@ pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResu
     }
 }
 
-/// A tensor as DLPack passes it on, with what keeps the lent.
+/// A tensor in DLPack form, with the owner of the lent memory.
 #[repr(C)]
 struct Exported<M> {
-    /// First, so that a pointer to it is one to the whole.
+    /// First, so that a pointer to it is a pointer to the whole.
     managed: M,
     shape: [i64; 1],
     _keep: Keeper,
 }
 
-/// One of DLPack's two forms.
+/// One of the two forms in DLPack.
 trait Form: Sized {
     const NAME: &'static std::ffi::CStr;
     fn of(tensor: Tensor) -> Self;
@@ -93,7 +93,7 @@ fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyA
     let shape = [i64::try_from(lent.elements).unwrap_or(i64::MAX)];
     let exported = Box::new(Exported { managed: M::of(tensor), shape, _keep: Keeper::clone(&lent.keep) });
     let exported = Box::into_raw(exported);
-    // SAFETY: it was just made, and nobody else has it; the capsule takes it over, or it is dropped here.
+    // SAFETY: it was just created, and has no other owner; the capsule takes it over, or it is dropped here.
     unsafe {
         (*exported).managed.tensor().shape = (&raw mut (*exported).shape).cast();
         let capsule = PyCapsule_New(exported.cast(), M::NAME.as_ptr(), Some(destroy::<M>));
@@ -104,15 +104,15 @@ fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Gives back what was exported: called once, by whoever took the tensor.
+/// Releases an exported tensor: called once, by the consumer that took it.
 unsafe extern "C" fn delete<M>(managed: *mut M) {
-    // SAFETY: `managed` is the first field of a box that `export` made, and nobody uses it any more.
+    // SAFETY: `managed` is the first field of a box created by `export`, and no longer used.
     drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
 }
 
-/// Gives back what was exported, if nobody has taken it.
+/// Releases an exported tensor, if no consumer has taken it.
 unsafe extern "C" fn destroy<M: Form>(capsule: *mut PyObject) {
-    // SAFETY: the capsule is one of `export`'s; whoever takes its tensor gives it another name.
+    // SAFETY: the capsule was created by `export`; a consumer that takes its tensor renames it.
     unsafe {
         if PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
             let managed: *mut c_void = PyCapsule_GetPointer(capsule, M::NAME.as_ptr());

@@ -1,7 +1,7 @@
 //! Python objects that operations keep.
 //!
-//! An operation may end on a thread that must not wait for the interpreter. So what it kept is only laid aside there, and
-//! dropped by the next call that holds the interpreter's lock, or by the package's own thread.
+//! An operation may end on a thread that must not wait for the interpreter. So its objects are only queued there, and
+//! dropped by the next call that holds the interpreter lock, or by a thread of the package.
 
 use crate::callbacks;
 use crate::fork::Generation;
@@ -9,15 +9,15 @@ use pyo3::prelude::*;
 use std::any::Any;
 use std::sync::{Mutex, PoisonError};
 
-/// Owner of some elements: dropped with the interpreter's lock only.
+/// Owner of some elements, dropped only with the interpreter lock.
 #[derive(Debug)]
 pub(crate) struct Kept(Option<Held>);
 
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// An object that has the elements.
+    /// An object that owns the elements.
     Object(#[allow(dead_code, reason = "it is kept for its drop")] Py<PyAny>),
-    /// Another owner, such as a view of an object's buffer.
+    /// Another owner, such as a view of the buffer of an object.
     Other(#[allow(dead_code, reason = "it is kept for its drop")] Box<dyn Any + Send + Sync>),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Held {
 static DROPPED: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
 impl Kept {
-    /// Keeps something.
+    /// Keeps an owner.
     pub(super) fn new(held: Held) -> Self {
         Kept(Some(held))
     }
@@ -47,12 +47,12 @@ impl Drop for Kept {
     }
 }
 
-/// Drops what ended operations kept.
+/// Drops the objects kept by ended operations.
 pub(crate) fn sweep(_attached: Python<'_>, generation: Generation) {
     if !generation.is_now() {
         return;
     }
-    // Dropped without the lock: it runs other people's code.
+    // Dropped without the lock: destructors run foreign code.
     let dropped = DROPPED.try_lock().map(|mut dropped| std::mem::take(&mut *dropped));
     drop(dropped);
 }

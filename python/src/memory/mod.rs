@@ -1,8 +1,8 @@
-//! Memory of Python objects as buffers, without copies: what an argument is, and what an operation gets of it.
+//! Memory of Python objects as buffers, without copies: the arguments of operations, and their buffers.
 //!
-//! An argument is a [`Span`] (an address and what keeps it), a [`Memory`] that the other ranks of this host can read, or
-//! anything with the buffer protocol or DLPack. In each case the operation holds what keeps the elements until it ends,
-//! whatever the program drops meanwhile.
+//! An argument is a [`Span`] (an address and its owner), a [`Memory`] that the other ranks of this host can read, or
+//! any object with the buffer protocol or DLPack. In each case the operation keeps the owner of the elements until it
+//! ends, even if the program drops it meanwhile.
 
 mod buffer_protocol;
 mod dlpack;
@@ -26,18 +26,18 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Place of a buffer that operations take and give back.
+/// Owner of a buffer that operations take and give back.
 type Home = Arc<Mutex<Option<Buffer>>>;
 
-/// Buffer that an operation has of an argument, for as long as it runs.
+/// Buffer of an argument, owned by an operation while it runs.
 pub(crate) struct Operand {
     buffer: Buffer,
     home: Option<Home>,
-    /// Addresses that it takes; none of registered memory, which only one operand has at a time.
+    /// Address range of the operand; empty for registered memory, which only one operand uses at a time.
     extent: Range<usize>,
 }
 
-/// Elements that somebody keeps.
+/// Elements with an owner.
 struct Elements {
     address: usize,
     dtype: DType,
@@ -52,7 +52,7 @@ impl Operand {
         Self::of(argument, false)
     }
 
-    /// Returns elements for an operation to change. Fails if nobody may write them.
+    /// Returns elements for an operation to change. Fails if they are read-only.
     pub(crate) fn output(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::of(argument, true)
     }
@@ -70,8 +70,8 @@ impl Operand {
         Ok(Operand { buffer, home: None, extent })
     }
 
-    /// Returns the elements in memory of their own where they share some with what the operation changes: a rank's part of
-    /// a tensor may be gathered in that tensor.
+    /// Returns a copy of the elements if they overlap those that the operation changes: the part of a rank may be
+    /// gathered into the tensor that contains it.
     pub(crate) fn apart_from(self, py: Python<'_>, changed: &Self) -> PyResult<Self> {
         if self.extent.start >= changed.extent.end || changed.extent.start >= self.extent.end {
             return Ok(self);
@@ -95,23 +95,24 @@ impl Elements {
                 _ => Err(Error::usage(format!("{len} elements at address 0"), "pass their address")),
             };
         };
-        // SAFETY: whoever gave the address says that so many elements are there as long as what is kept, and that
-        // nobody else reaches them while the operation runs: the documentation of the package asks for it.
+        // SAFETY: the caller guarantees that the elements at this address live as long as the kept object, and that no
+        // other code accesses them while the operation runs, as the documentation of the package requires.
         unsafe { Buffer::over_foreign(&Queue::host(), address, dtype, len, Arc::new(kept)) }
     }
 }
 
-/// Returns a buffer over the elements of an argument, which it keeps, to read. Registered memory is read as any other.
+/// Returns a read-only buffer over the elements of an argument, which it keeps. Registered memory is read like any
+/// other.
 pub(crate) fn lent_to_read(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     lend(argument, false)
 }
 
-/// Returns a buffer as [`lent_to_read`] does, to change. Fails if nobody may write the elements.
+/// Returns a writable buffer like [`lent_to_read`]. Fails if the elements are read-only.
 pub(crate) fn lent_to_write(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     lend(argument, true)
 }
 
-/// Returns a buffer of its own with these bytes as its elements.
+/// Returns a new buffer with these bytes as its elements.
 pub(crate) fn copied(dtype: DType, bytes: &[u8]) -> Result<Buffer, Error> {
     let buffer = Buffer::zeroed(dtype, bytes.len() / dtype.size())?;
     buffer.write_all()?.copy_from_bytes(bytes)?;
@@ -123,7 +124,7 @@ fn lend(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Buffer> {
     find_for(argument, writes)?.into_buffer().map_err(|error| exception(argument.py(), &error))
 }
 
-/// Returns the elements of an argument to read, or to change. Fails if they are read-only then.
+/// Returns the elements of an argument for reading or writing. Fails if they are read-only and `writes` is set.
 fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Elements> {
     let elements = find(argument)?;
     if writes && !elements.writable {
@@ -152,13 +153,13 @@ fn find(argument: &Bound<'_, PyAny>) -> PyResult<Elements> {
     Err(usage(py, what, "pass a tensor, an array, a bytearray or a Span"))
 }
 
-/// Returns the name of an argument's type, for messages.
+/// Returns the type name of an argument, for messages.
 fn name_of(argument: &Bound<'_, PyAny>) -> String {
     let name = argument.get_type().name();
     name.map_or_else(|_| "the argument".to_owned(), |name| format!("a {name}"))
 }
 
-/// Takes a buffer from its place.
+/// Takes a buffer from its owner.
 fn take(home: &Home) -> Result<Buffer, Error> {
     let mut buffer = home.lock().unwrap_or_else(PoisonError::into_inner);
     buffer.take().ok_or_else(|| {

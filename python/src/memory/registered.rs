@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     address: usize,
     elements: usize,
     dtype: DType,
-    /// Number of elements, and bytes of each, where views point to.
+    /// Number of elements, and bytes of each, to which views point.
     shape: Py_ssize_t,
     stride: Py_ssize_t,
 }
@@ -88,24 +88,24 @@ impl Memory {
 }
 
 impl Memory {
-    /// Gives a registered buffer to Python.
+    /// Passes a registered buffer to Python.
     pub(crate) fn new(buffer: Buffer) -> Self {
         let elements = buffer.len();
         let address = buffer.address().as_ptr().expose_provenance();
         let dtype = buffer.dtype();
-        // No memory has more bytes than that.
+        // Memory cannot have more bytes than that.
         let shape = Py_ssize_t::try_from(elements).unwrap_or(Py_ssize_t::MAX);
         let stride = Py_ssize_t::try_from(dtype.size()).unwrap_or(1);
         Memory { home: Arc::new(Mutex::new(Some(buffer))), address, elements, dtype, shape, stride }
     }
 
-    /// Returns the elements, which the object keeps that they are of.
+    /// Returns the elements, which keep this object.
     pub(super) fn elements(&self, object: Py<PyAny>) -> Elements {
         let kept = Kept::new(Held::Object(object));
         Elements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
     }
 
-    /// Returns the number of elements and the bytes of each, as long as the memory is there.
+    /// Returns the number of elements and the bytes of each; the references live as long as the memory.
     pub(super) fn layout(&self) -> (&Py_ssize_t, &Py_ssize_t) {
         (&self.shape, &self.stride)
     }
@@ -115,7 +115,7 @@ impl Memory {
         (self.address, self.dtype)
     }
 
-    /// Returns where the buffer is while no operation has it.
+    /// Returns the owner of the buffer while no operation uses it.
     pub(super) fn home(&self) -> &Home {
         &self.home
     }

@@ -1,4 +1,4 @@
-//! Spans: elements by their address, for callers who know it.
+//! Spans: elements at a known address.
 
 use super::Elements;
 use super::kept::{Held, Kept};
@@ -7,10 +7,11 @@ use crate::error::usage;
 use hexagram::DType;
 use pyo3::prelude::*;
 
-/// Elements by their address: what costs least to pass. They are `elements` of a type such as `"f32"`, one behind the other.
-/// `keep` is any object that has them: an operation keeps it until it has ended. Without one, the caller keeps them.
+/// Elements at an address: the cheapest argument. They are `elements` contiguous elements of a type such as `"f32"`.
+/// `keep` is any object that owns them; an operation keeps it until it has ended. Without it, the caller must keep them
+/// alive.
 ///
-/// Raises `UsageError` for a type that there is not, and for elements at address 0.
+/// Raises `UsageError` for an unknown type, and for elements at address 0.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Span {
     address: usize,
@@ -57,7 +58,7 @@ impl Span {
 }
 
 impl Span {
-    /// Returns the elements, kept by what keeps this.
+    /// Returns the elements, kept by the owner in `keep`.
     pub(super) fn elements(&self, py: Python<'_>) -> Elements {
         let kept = match &self.keep {
             Some(object) => Kept::new(Held::Object(object.clone_ref(py))),

@@ -1,8 +1,8 @@
-//! The buffer protocol the other way: registered memory as a `memoryview`, or an array of NumPy, without copies.
+//! Buffer protocol export: registered memory as a `memoryview` or a NumPy array, without copies.
 //!
-//! The stable interface has the protocol's slots from Python 3.11 on, so that PyO3 lets no class of a wheel for 3.10 name
-//! them; types have taken their numbers since 3.9. So they are handed to PyO3 here as it hands over those that it knows: by
-//! what its own macros are expanded to. If another version of it breaks this, delete the file: DLPack stays.
+//! The stable interface has the slots of the protocol since Python 3.11, so PyO3 does not allow them in a wheel for
+//! 3.10; types have accepted their numbers since 3.9. So they are passed to PyO3 here in the way its own macros expand.
+//! If another version of PyO3 breaks this, delete the file: DLPack remains.
 
 use super::Memory;
 use super::buffer_protocol::Raw;
@@ -13,11 +13,11 @@ use pyo3::impl_::pyclass::{PyClassImpl, PyClassItems};
 use pyo3::prelude::*;
 use std::ffi::{CStr, c_int, c_void};
 
-/// The consumer wants the format: `PyBUF_FORMAT`.
+/// The consumer requests the format: `PyBUF_FORMAT`.
 const FORMAT: c_int = 0x4;
-/// The consumer wants the shape: `PyBUF_ND`.
+/// The consumer requests the shape: `PyBUF_ND`.
 const SHAPE: c_int = 0x8;
-/// The consumer wants shape and strides: `PyBUF_STRIDES`.
+/// The consumer requests shape and strides: `PyBUF_STRIDES`.
 const STRIDES: c_int = 0x18;
 
 pyo3::inventory::submit! {
@@ -28,12 +28,12 @@ pyo3::inventory::submit! {
     })
 }
 
-/// Fills in a view of a `Memory`, which keeps that.
+/// Fills in a view of a `Memory`, which keeps it alive.
 ///
 /// # Safety
-/// As `bf_getbuffer`: the thread has the interpreter's lock, the object is a `Memory`, and the view can be written.
+/// As `bf_getbuffer`: the thread holds the interpreter lock, the object is a `Memory`, and the view can be written.
 unsafe extern "C" fn get_buffer(object: *mut PyObject, view: *mut Raw, flags: c_int) -> c_int {
-    // SAFETY: Python calls it with the interpreter's lock, an object of the type, and room for a view.
+    // SAFETY: Python calls it with the interpreter lock, an object of the type, and memory for a view.
     unsafe {
         (*view).object = std::ptr::null_mut();
         let py = Python::assume_attached();
@@ -54,7 +54,7 @@ unsafe extern "C" fn get_buffer(object: *mut PyObject, view: *mut Raw, flags: c_
 fn filled(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Raw> {
     let memory = object.cast::<Memory>()?.get();
     let (address, dtype) = memory.place();
-    // They are part of the object, which the view keeps.
+    // They are part of the object, which the view keeps alive.
     let (shape, stride) = memory.layout();
     let format = format_of(dtype).ok_or_else(|| {
         PyBufferError::new_err(format!("the buffer protocol has no {dtype}; take it by DLPack"))
@@ -75,7 +75,7 @@ fn filled(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Raw> {
     })
 }
 
-/// Returns the format of an element type, as the module `struct` spells it.
+/// Returns the format of an element type, as in the module `struct`.
 fn format_of(dtype: DType) -> Option<&'static CStr> {
     Some(match dtype {
         DType::U8 => c"B",
