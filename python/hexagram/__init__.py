@@ -89,6 +89,6 @@ __all__ = [
 
 @atexit.register
 def _leave() -> None:
-    """Leaves all worlds before the interpreter ends, and tells the others if an exception ended this program."""
+    """Leaves all worlds before the interpreter ends, and notifies the others if an exception ended this program."""
     raised = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     _native.shut_down(None if raised is None else f"raised {type(raised).__name__}: {raised}".removesuffix(": "))

@@ -11,8 +11,8 @@ from hexagram import _native
 
 
 def main() -> int:
-    """Runs the program with this process's arguments, and returns the code with which to exit."""
-    # The program has its own answer to Ctrl-C; Python's would wait until it has ended.
+    """Runs the program with the arguments of this process, and returns its exit code."""
+    # The program handles Ctrl-C itself; Python would delay it until the program has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.main(["hexagram", *sys.argv[1:]])
 

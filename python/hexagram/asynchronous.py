@@ -1,20 +1,20 @@
-"""Primitives in which no rank waits for another's step.
+"""Primitives in which ranks do not wait for each other's steps.
 
 ================= =========================== ==========================================================
-class             made by                     what ranks do
+class             created by                  use
 ================= =========================== ==========================================================
 `Window`          `Service.window`            put, get, accumulate, update: gossip without a common step
-`PairExchange`    `Service.pair_exchange`     two of them average at a time: AD-PSGD
-`Clock`           `Service.clock`             go on unless they are too far ahead of the slowest
+`PairExchange`    `Service.pair_exchange`     two ranks average at a time: AD-PSGD
+`Clock`           `Service.clock`             wait if too far ahead of the slowest rank
 `Server`          `Service.server`            push to and pull from shards on all ranks: parameter server
-`Background`      `World.background`          average a snapshot beside what they compute
+`Background`      `World.background`          average a snapshot in the background
 ================= =========================== ==========================================================
 
-A `Service` (`World.service`) is a thread of a rank that answers the others, whose programs take no part in it. All ranks
-start services, and make the same things of them, in the same order; values are copied, so that nobody writes into an
-array of yours. Close a service on all ranks, by ``with`` or :meth:`Service.close`; the world closes what is left.
+A `Service` (`World.service`) is a thread of a rank that answers the others, without its program. All ranks must start
+services, and create the same objects from them, in the same order. Values are copied, so no other rank writes into your
+arrays. Close a service on all ranks, by ``with`` or :meth:`Service.close`; the world closes the rest.
 
-Example: on a ring, everyone hands half of what it has to the next, until all have the mean:
+Example: on a ring, every rank sends half of its value to the next, until all have the mean:
 
 >>> import numpy
 >>> from hexagram.testing import alone

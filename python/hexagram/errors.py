@@ -1,7 +1,7 @@
-"""What can go wrong: one class for each kind of failure, with the rank that is to blame as fields.
+"""Failures: one class for each kind, with the rank that caused the failure as fields.
 
-Catch :class:`Error` for all of them. What a program may still do after each is said in its class; the message says the
-cause and what to do about it.
+Catch :class:`Error` for all of them. The documentation of each class states what a program can still do afterwards; the
+message has the cause and a remedy.
 """
 
 from __future__ import annotations
@@ -10,52 +10,52 @@ from __future__ import annotations
 class Error(RuntimeError):
     """Any failure of hexagram.
 
-    Fields that a failure does not have are ``None``.
+    Fields that do not apply to a failure are ``None``.
     """
 
-    #: Rank that is to blame, in the world.
+    #: Rank that caused it, in the world.
     rank: int | None = None
     #: Name of its host.
     host: str | None = None
-    #: Its process on that host.
+    #: Process id of the rank on that host.
     pid: int | None = None
-    #: Operation during which it happened, as this rank called it: ``all_reduce(12 × f32, mean)``.
+    #: Operation of this rank in which it occurred: ``all_reduce(12 × f32, mean)``.
     operation: str | None = None
     #: Number of that operation in its lane, from 0.
     sequence: int | None = None
 
 
 class PeerFailed(Error):
-    """Another rank died, left early or gave up: ``rank``, ``host`` and ``pid`` say which.
+    """Another rank died, left early or failed: ``rank``, ``host`` and ``pid`` identify it.
 
-    Its communicators cannot be used any more; restart the job.
+    Communicators of its world cannot be used any more; restart the job.
     """
 
-    #: What happened to it: ``died (its connection closed)``.
+    #: Cause of its failure: ``died (its connection closed)``.
     cause: str = ""
 
 
 class DeadlineExceeded(Error, TimeoutError):
     """An operation did not end in time although no rank has failed. The communicator cannot be used any more."""
 
-    #: Ranks for which everyone waits in the end, the root cause first; empty if they are not known.
+    #: Stragglers, the root cause first; empty if they are not known.
     stragglers: list[int] = []
-    #: Time that this rank waited, in seconds.
+    #: Waiting time of this rank, in seconds.
     seconds: float = 0.0
 
 
 class Mismatch(Error):
-    """Two ranks disagree about which operation comes next. The communicator cannot be used any more.
+    """Two ranks disagree about the next operation. The communicator cannot be used any more.
 
-    ``operation`` is what this rank calls, ``theirs`` what ``rank`` calls.
+    ``operation`` is the call of this rank, ``theirs`` the call of ``rank``.
     """
 
-    #: What the other rank calls.
+    #: Operation of the other rank.
     theirs: str = ""
 
 
 class NotFinite(Error):
-    """A codec that refuses NaN and infinity was to encode such a value, of ``rank``."""
+    """A value of ``rank`` is NaN or infinite, and the codec refuses it."""
 
     #: Name of the tensor, if the caller has named it.
     tensor: str | None = None
@@ -74,7 +74,7 @@ class Busy(Error):
 
 
 class UsageError(Error):
-    """The call cannot be carried out. Nothing was sent: correct the call and go on."""
+    """The call is invalid. Nothing was sent: correct the call and continue."""
 
 
 class SetupError(Error):
@@ -82,7 +82,7 @@ class SetupError(Error):
 
 
 class SystemFailure(Error):
-    """The operating system refused something."""
+    """An error of the operating system."""
 
-    #: Number of the system's error.
+    #: Error number of the system.
     errno: int | None = None

@@ -1,24 +1,24 @@
-"""Samplers: which sample of a data set goes to which rank.
+"""Samplers: the assignment of the samples of a data set to ranks.
 
-They are those of ``torch.utils.data.distributed`` and of Bagua, index for index, and take their arguments: pass one to a
-``torch.utils.data.DataLoader``, or to torchdata's ``StatefulDataLoader``, or iterate over it. Ranks never talk to each
-other, since the order follows from the seed and the epoch alone.
+They equal those of ``torch.utils.data.distributed`` and of Bagua, index for index, and take the same arguments: pass
+one to a ``torch.utils.data.DataLoader``, or to torchdata's ``StatefulDataLoader``, or iterate over it. Ranks do not
+communicate, since the order depends only on seed and epoch.
 
 ====================================== =================================================================
-sampler                                what it is for
+sampler                                purpose
 ====================================== =================================================================
-`DistributedSampler`                   PyTorch's: an epoch's samples, divided evenly
+`DistributedSampler`                   PyTorch's: the samples of an epoch, divided evenly
 `DistributedWeightedRandomSampler`     PyTorch's `WeightedRandomSampler`, divided evenly
 `LoadBalancingDistributedSampler`      Bagua's: at each step, samples of similar complexity on all ranks
 `LoadBalancingDistributedBatchSampler` Bagua's: batches of these, the same number on every rank
 `ElasticSampler`                       batches that are the same for any number of ranks
-`CostBalancedSampler`                  batches that take all ranks equally long, also ranks of unequal speed
+`CostBalancedSampler`                  batches with the same duration on all ranks, even of unequal speed
 ====================================== =================================================================
 
 The last three draw whole batches: pass them as ``batch_sampler``.
 
-``num_replicas`` and ``rank`` are by default those of ``torch.distributed``, if that is initialized, and otherwise those of the
-world that this process has joined. Without either, `UsageError` says so.
+``num_replicas`` and ``rank`` default to those of ``torch.distributed``, if it is initialized, otherwise to those of the
+world that this process has joined. Without either, `UsageError` is raised.
 
 Example:
 
@@ -39,12 +39,12 @@ from hexagram.errors import UsageError
 _Draw = TypeVar("_Draw")
 _Tail = Literal["drop", "pad", "exact"]
 
-#: Seeds are taken as `torch.Generator.manual_seed` does: negative ones from the other end.
+#: Seeds are interpreted as in `torch.Generator.manual_seed`: negative ones wrap around.
 _SEEDS = (1 << 64) - 1
 
 
 class _Draws(Generic[_Draw]):
-    """An order of one rank: of samples, or of batches."""
+    """An order on one rank: of samples, or of batches."""
 
     _native: Sampler
 
@@ -61,9 +61,9 @@ class _Draws(Generic[_Draw]):
         self._last: tuple[int, SamplerIterator] | None = None
 
     def __iter__(self) -> Iterator[_Draw]:
-        """Returns what this rank draws in the epoch, in order: samples, or batches of them as lists.
+        """Returns the draws of this rank in the epoch, in order: samples, or batches of them as lists.
 
-        After :meth:`load_state_dict` it begins where that state was taken, once.
+        After :meth:`load_state_dict`, the first iteration starts at the position of that state.
         """
         start, self._start = self._start, 0
         draws = self._native.iter_from(start)
@@ -82,14 +82,14 @@ class _Draws(Generic[_Draw]):
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch. Call it before each, on every rank; without it all epochs have the same order.
 
-        The epoch that :meth:`load_state_dict` goes on with is not begun anew.
+        It does not restart the epoch that :meth:`load_state_dict` continues.
         """
         if epoch != self._native.epoch:
             self._native.set_epoch(epoch)
             self._start, self._last = 0, None
 
     def iter_from(self, position: int) -> Iterator[_Draw]:
-        """Returns this rank's draws from a position on: the number of samples that all ranks have drawn together.
+        """Returns the draws of this rank from a position on: the number of samples that all ranks have drawn together.
 
         >>> sampler = DistributedSampler(range(6), num_replicas=2, rank=0, shuffle=False)
         >>> list(sampler.iter_from(2))
@@ -98,10 +98,11 @@ class _Draws(Generic[_Draw]):
         return self._native.iter_from(position)
 
     def state_dict(self, drawn: int | None = None) -> dict[str, int]:
-        """Returns what resumes the epoch after this rank has drawn ``drawn`` times since it began to iterate.
+        """Returns the state to resume the epoch after this rank has made ``drawn`` draws in the current iteration.
 
-        By default, after all that the last iterator has returned. A ``DataLoader`` with workers draws ahead of the training
-        loop: say ``drawn`` then, or use a ``StatefulDataLoader``, which asks the iterator of each batch.
+        Default: all draws that the last iterator has returned. A ``DataLoader`` with workers draws ahead of the
+        training loop: pass ``drawn`` then, or use a ``StatefulDataLoader``, which gets the state of each batch from the
+        iterator.
         """
         native = self._native
         start, last = self._last or (self._start, None)
@@ -111,25 +112,25 @@ class _Draws(Generic[_Draw]):
         return {"epoch": native.epoch, "position": position, "fingerprint": native.fingerprint}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where ``state`` was taken, on as many ranks as there are now: the next iteration draws what was left.
+        """Continues from ``state``, on the present number of ranks: the next iteration draws the remaining samples.
 
-        Raises ``ValueError`` if it is of a sampler with another order.
+        Raises ``ValueError`` if it belongs to a sampler with another order.
         """
         self._native.load_state_dict(state)
         self._start, self._last = state["position"], None
 
     def resume(self, state: dict[str, int]) -> Iterator[_Draw]:
-        """Returns the draws that were left when ``state`` was taken, as :meth:`load_state_dict` and iterating do."""
+        """Returns the remaining draws of ``state``, like :meth:`load_state_dict` and one iteration."""
         self.load_state_dict(state)
         return iter(self)
 
 
 class DistributedSampler(_Draws[int]):
-    """PyTorch's ``DistributedSampler``: an epoch's samples, divided evenly among the ranks.
+    """PyTorch's ``DistributedSampler``: the samples of an epoch, divided evenly among the ranks.
 
-    ``dataset`` has a length. Ranks that cannot have equally many samples repeat the first ones, leave the last ones out
-    (``drop_last``), or draw once more than others (``exact``, for evaluation). Raises :class:`hexagram.UsageError` for
-    options that cannot be.
+    ``dataset`` has a length. If the samples cannot be divided evenly, ranks repeat the first ones, drop the last ones
+    (``drop_last``), or some draw one more than others (``exact``, for evaluation). Raises :class:`hexagram.UsageError`
+    for invalid options.
     """
 
     def __init__(
@@ -156,16 +157,16 @@ class DistributedSampler(_Draws[int]):
 
     @property
     def total_size(self) -> int:
-        """Number of draws of all ranks in an epoch; with ``exact``, of as many ranks as this one."""
+        """Number of draws of all ranks in an epoch; with ``exact``, as if all ranks had as many as this one."""
         return len(self) * self.num_replicas
 
 
 class DistributedWeightedRandomSampler(_Draws[int]):
     """PyTorch's ``WeightedRandomSampler``, divided evenly among the ranks.
 
-    All ranks together draw ``num_samples`` samples by ``weights``, one for each sample of the data set; with ``replacement``
-    the same one again and again. Ranks that cannot have equally many repeat the first ones, or leave the last ones out
-    (``drop_last``). Raises :class:`hexagram.UsageError` for options that cannot be.
+    All ranks together draw ``num_samples`` samples by ``weights``, one weight per sample of the data set; with
+    ``replacement``, a sample may be drawn several times. If draws cannot be divided evenly, ranks repeat the first
+    ones, or drop the last ones (``drop_last``). Raises :class:`hexagram.UsageError` for invalid options.
 
     >>> drawn = list(DistributedWeightedRandomSampler([0.0, 1.0, 3.0], 10, num_replicas=2, rank=0))
     >>> len(drawn), 0 in drawn
@@ -197,8 +198,8 @@ class DistributedWeightedRandomSampler(_Draws[int]):
 class LoadBalancingDistributedSampler(_Draws[int]):
     """Bagua's ``LoadBalancingDistributedSampler``: at each step, all ranks have samples of similar complexity.
 
-    ``complexity_fn`` is a function of a sample, or one number for each sample. ``random_level`` is the randomness, from 0
-    (best balanced) to 1. Raises :class:`hexagram.UsageError` for options that cannot be.
+    ``complexity_fn`` is a function of a sample, or a list with one number per sample. ``random_level`` is the
+    randomness, from 0 (best balanced) to 1. Raises :class:`hexagram.UsageError` for invalid options.
 
     >>> complexities = [7, 8, 11, 4, 5, 2, 9, 10, 0, 6, 1, 3]
     >>> for rank in range(2):
@@ -234,11 +235,11 @@ class LoadBalancingDistributedSampler(_Draws[int]):
 
 
 class LoadBalancingDistributedBatchSampler(_Draws[list[int]]):
-    """Bagua's ``LoadBalancingDistributedBatchSampler``: batches of a load-balanced order, equally many on every rank.
+    """Bagua's ``LoadBalancingDistributedBatchSampler``: batches of a load-balanced order, the same number on each rank.
 
-    ``batch_fn`` makes the batches of one rank's samples, which come in the order to train on them, and returns or yields
-    them; it is called for every rank, on every rank, once an epoch, so it must depend on the samples alone. Ranks with fewer
-    batches repeat their first ones; with ``drop_last`` the others leave out their last ones.
+    ``batch_fn`` takes the samples of one rank, in training order, and returns or yields batches. It is called for every
+    rank, on every rank, once per epoch, so it must depend only on the samples. Ranks with fewer batches repeat their
+    first ones; with ``drop_last``, the others drop their last ones.
 
     >>> sampler = LoadBalancingDistributedSampler([5, 1, 3, 7], float, 2, 0, shuffle=False)
     >>> pairs = LoadBalancingDistributedBatchSampler(sampler, lambda samples: [samples[:2], samples[2:]])
@@ -258,12 +259,12 @@ class LoadBalancingDistributedBatchSampler(_Draws[list[int]]):
 
 
 class ElasticSampler(_Draws[list[int]]):
-    """Batches that are the same for any number of ranks: a job may stop on four and go on with three.
+    """Batches that are the same for any number of ranks: a job may stop on four and continue on three.
 
-    At each step all ranks together have ``global_batch`` samples, each an equal part of them: whoever averages over ranks
-    weighs each by how many it has. ``tail`` says what becomes of the samples that do not fill a step: ``"drop"``,
+    At each step all ranks together have ``global_batch`` samples, divided evenly: an average over ranks must weight
+    each rank by its number of samples. ``tail`` is the treatment of samples that do not fill a step: ``"drop"``,
     ``"pad"`` (repeat the first ones) or ``"exact"`` (a smaller step, for evaluation). The order takes no memory. Raises
-    :class:`hexagram.UsageError` for options that cannot be.
+    :class:`hexagram.UsageError` for invalid options.
 
     >>> list(ElasticSampler(range(10), 2, 1, global_batch=5, shuffle=False))
     [[3, 4], [8, 9]]
@@ -288,12 +289,12 @@ class ElasticSampler(_Draws[list[int]]):
 
 
 class CostBalancedSampler(_Draws[list[int]]):
-    """Batches that take all ranks equally long, also if samples differ a hundredfold, and ranks in ``speeds``.
+    """Batches with the same duration on all ranks, even if samples differ a hundredfold, and ranks in ``speeds``.
 
-    ``cost`` is a function of a sample, or one number for each sample: the time it takes, in any unit. Ranks have
-    unequally many of the ``global_batch`` samples of a step: whoever averages over ranks weighs each by how many it has.
-    ``mix`` is the number of kinds of cost in a step, ``random_level`` how much costs are blurred, from 0 to 1; ``tail`` is
-    as of :class:`ElasticSampler`. Raises :class:`hexagram.UsageError` for options that cannot be.
+    ``cost`` is a function of a sample, or a list with one number per sample: its duration, in any unit. Ranks have
+    different shares of the ``global_batch`` samples of a step: an average over ranks must weight each rank by its
+    number of samples. ``mix`` is the number of cost classes in a step, ``random_level`` the blurring of costs, from 0
+    to 1; for ``tail`` see :class:`ElasticSampler`. Raises :class:`hexagram.UsageError` for invalid options.
 
     >>> list(CostBalancedSampler(range(4), [3, 1, 1, 1], 2, 1, global_batch=4, shuffle=False))
     [[1, 2, 3]]
@@ -331,7 +332,7 @@ class CostBalancedSampler(_Draws[list[int]]):
 
 
 def _place() -> tuple[int, int]:
-    """Returns the number of ranks and this one, of ``torch.distributed`` or of the joined world."""
+    """Returns the number of ranks and this rank, in ``torch.distributed`` or in the joined world."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size(), distributed.get_rank()
@@ -345,7 +346,7 @@ def _place() -> tuple[int, int]:
 
 
 def _numbers(dataset: Sequence[Any], numbers: Callable[[Any], float] | Sequence[float]) -> list[float]:
-    """Returns one number for each sample, as a function or a list says it."""
+    """Returns one number per sample, from a function or a list."""
     if callable(numbers):
         return [float(numbers(dataset[index])) for index in range(len(dataset))]
     return [float(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""Ranks as processes of one program: to try things out, and to test what is written with hexagram.
+"""Ranks as processes of one program, for experiments and for tests of programs that use hexagram.
 
 Example::
 
@@ -31,11 +31,11 @@ from hexagram._native import World
 
 
 class RankFailed(Exception):
-    """A rank of :func:`spawn` raised an exception or died. The message has its traceback."""
+    """A rank of :func:`spawn` raised an exception or died. The message contains its traceback."""
 
 
 class Outcome:
-    """What became of one rank: ``value`` if it returned, ``error`` (text) if it raised, ``exitcode`` if it died."""
+    """The outcome of one rank: ``value`` if it returned, ``error`` (text) if it raised, ``exitcode`` if it died."""
 
     def __init__(self, value: Any = None, error: str | None = None, exitcode: int | None = None):
         self.value = value
@@ -57,13 +57,13 @@ def spawn(
 ) -> list[Any]:
     """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
 
-    ``function`` is one that can be pickled, and so is what it returns: of a module, not a lambda. ``timeout`` is the time
-    after which all ranks are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank
-    r acts as if it were on the host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
-    Once a rank has failed, the others have twice `deadline` to learn of it and to end, before they are killed: a stopped
-    one would never do so.
+    ``function`` and its result must be picklable: use a function of a module, not a lambda. ``timeout`` is the time
+    after which all ranks are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts``,
+    rank r acts as if it were on the host ``hosts[r]``; hosts are connected by TCP. Use it to test hierarchical
+    communication. After a rank has failed, the others have twice `deadline` to notice it and end, before they are
+    killed: a stopped one would never end.
 
-    Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
+    Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` after `timeout`.
     """
     outcomes = outcomes_of(
         ranks, function, *arguments, transport=transport, timeout=timeout, deadline=deadline, hosts=hosts
@@ -71,7 +71,7 @@ def spawn(
     for rank, outcome in enumerate(outcomes):
         if outcome.error is not None:
             raise RankFailed(f"rank {rank} raised:\n{outcome.error}")
-    # What they raise says more than how others died, which they name.
+    # Their errors are more informative than the exit codes of ranks that died, which they name.
     for rank, outcome in enumerate(outcomes):
         if outcome.exitcode is not None:
             raise RankFailed(f"rank {rank} died with exit code {outcome.exitcode}")
@@ -87,7 +87,7 @@ def outcomes_of(
     deadline: float | None = 30.0,
     hosts: Sequence[int] | None = None,
 ) -> list[Outcome]:
-    """Runs as :func:`spawn` does, and returns what became of each rank, also of those that failed."""
+    """Runs like :func:`spawn`, and returns the outcome of each rank, including those that failed."""
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(ranks)]
     processes = []
@@ -96,7 +96,7 @@ def outcomes_of(
         host = None if hosts is None else hosts[rank]
         process = context.Process(target=_rank, args=(theirs, rank, ranks, host, options, function, arguments))
         process.start()
-        # Its end of the pipe is its own, so that the other one tells when it has died.
+        # Only the process has its end of the pipe, so the other end closes when it dies.
         theirs.close()
         processes.append(process)
     store = _Store()
@@ -121,7 +121,7 @@ def outcomes_of(
 
 
 def alone(*, deadline: float | None = 30.0) -> World:
-    """Returns a world of this process alone, to try things out without other ranks.
+    """Returns a world of this process alone, for experiments without other ranks.
 
     >>> with alone() as world:
     ...     world.size
@@ -133,9 +133,9 @@ def alone(*, deadline: float | None = 30.0) -> World:
 def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> None:
     """Waits until all processes have ended, or for `grace` seconds after one failed, if that is less.
 
-    Raises ``TimeoutError`` when the time is up.
+    Raises ``TimeoutError`` after `timeout`.
     """
-    # Not by their sentinels, pipes that children of theirs have open, too.
+    # Not by their sentinels: these are pipes that their children also have open.
     left: dict[int, Any] = {}
     last, failed = time.monotonic() + timeout, False
 
@@ -146,7 +146,7 @@ def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> 
 
     try:
         for process in processes:
-            # Starting the next ones may have taken leave of one that has ended: its number is nobody's then.
+            # Starting the next processes may have reaped one that has ended: its number is invalid then.
             if process.exitcode is None:
                 left[os.pidfd_open(process.pid)] = process
             else:
@@ -168,7 +168,7 @@ def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> 
 
 
 class _Store:
-    """Keys and values of the ranks, through which they meet."""
+    """Keys and values of the ranks, for the rendezvous."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -189,12 +189,12 @@ class _Store:
             self.values.pop(key, None)
 
     def answer(self, method: str, *arguments: Any) -> Any:
-        """Returns what a method returns, of those that ranks ask for by name."""
+        """Returns the result of a method that a rank calls by name."""
         return getattr(self, method)(*arguments)
 
 
 def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
-    """Answers one rank's questions to the store until its result comes, which may be one that cannot be read, or it dies."""
+    """Answers requests of one rank to the store, until its result arrives, possibly an unreadable one, or it dies."""
     with connection:
         try:
             while True:
@@ -210,7 +210,7 @@ def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
 
 
 class _Face:
-    """A store as a rank sees it, which is asked by ``ask(method, *arguments)``: here, or in the parent."""
+    """A store as a rank sees it, called by ``ask(method, *arguments)``: here, or in the parent."""
 
     def __init__(self, ask: Callable[..., Any]):
         self.ask = ask
@@ -229,7 +229,7 @@ class _Face:
 
 
 def _ask(connection: Connection, *question: Any) -> Any:
-    """Asks the parent's store, and returns its answer."""
+    """Sends a request to the store of the parent, and returns the answer."""
     connection.send(question)
     return connection.recv()
 
@@ -245,7 +245,7 @@ def _rank(
 ) -> None:
     """Runs one rank."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # The parent takes this rank for alive while anyone has its end of the pipe: what it forks does not count.
+    # The parent considers this rank alive while its end of the pipe is open: forked children must close it.
     os.register_at_fork(after_in_child=connection.close)
     if host is not None:
         os.environ["HEXAGRAM_HOST"] = f"host-{host}"
@@ -260,7 +260,7 @@ def _rank(
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that started it has ended: nobody is left who would take its result."""
+    """Ends this process when its parent has ended: no process would take its result."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Measurements and checks of this machine, as the program ``hexagram`` makes them."""
+"""Measurements and checks of this machine, like those of the program ``hexagram``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def bench(
 ) -> list[dict[str, Any]]:
     """Measures a collective between new processes, and returns a row for each size.
 
-    ``operation`` is ``all_reduce``, ``broadcast`` or another that ``hexagram bench --help`` names, ``options`` are more
-    of its options, and ``timeout`` is the longest time for all of it, in seconds. Raises :class:`hexagram.SetupError`
+    ``operation`` is ``all_reduce``, ``broadcast`` or another in ``hexagram bench --help``, ``options`` are further
+    options of that program, and ``timeout`` is the maximum total time, in seconds. Raises :class:`hexagram.SetupError`
     with the reason if it fails or takes longer.
 
     Example::
@@ -37,9 +37,9 @@ def bench(
 
 
 def check(*, timeout: float = 120.0) -> tuple[bool, str]:
-    """Checks what this machine has for hexagram, and runs an all-reduce of two processes over each transport.
+    """Checks the support for hexagram on this machine, and runs an all-reduce of two processes over each transport.
 
-    Returns true if nothing has to be mended, and the report. Raises :class:`hexagram.SetupError` if it takes longer than
+    Returns true if no problem was found, and the report. Raises :class:`hexagram.SetupError` if it takes longer than
     ``timeout`` seconds.
     """
     done = _program(["check"], timeout)
@@ -58,7 +58,7 @@ def _program(arguments: list[str], timeout: float) -> subprocess.CompletedProces
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns why the program failed: what it has said, but for its hint at the help."""
+    """Returns why the program failed: its output, without the hint at the help."""
     lines = [line.strip().removeprefix("error: ") for line in done.stderr.splitlines()]
     said = [line for line in lines if line and not line.startswith(("For more information", "Usage:"))]
     if said:

@@ -7,8 +7,8 @@ Importing this registers the backend `hexagram` with torch.distributed:
 
     dist.init_process_group("hexagram")
 
-Beside it are the ways to train with hexagram's algorithms: `hook` for DDP, `DataParallel` in its place, and `Algorithm`
-for one of your own.
+It also provides three ways to train with algorithms of hexagram: `hook` for DDP, `DataParallel` instead of DDP, and
+`Algorithm` for your own.
 """
 
 from .algorithm import Algorithm

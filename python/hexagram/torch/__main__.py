@@ -1,4 +1,4 @@
-"""Runs a program that knows nothing of hexagram over it, in the place of a backend that it names.
+"""Runs a program that does not import hexagram over it, instead of a backend that the program names.
 
 HEXAGRAM_AS=gloo python -m hexagram.torch train.py --epochs 3
 HEXAGRAM_AS=gloo torchrun --nproc-per-node 4 -m hexagram.torch train.py --epochs 3
@@ -14,7 +14,7 @@ import hexagram.torch  # noqa: F401  (registers the backends)
 
 
 def main() -> None:
-    """Runs the program whose path and arguments follow, as Python itself would."""
+    """Runs the program whose path and arguments follow, like Python itself."""
     if len(sys.argv) < 2:
         raise SystemExit("usage: HEXAGRAM_AS=BACKEND python -m hexagram.torch PROGRAM [ARGUMENT ...]")
     del sys.argv[0]

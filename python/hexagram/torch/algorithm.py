@@ -1,4 +1,4 @@
-"""Algorithms in Python, for trying one out: a class with the hooks of the Rust trait, on torch tensors.
+"""Algorithms in Python, for experiments: a class with the hooks of the Rust trait, on torch tensors.
 
     class LocalSgd(Algorithm):
         def after_step(self, context, state, bucket):
@@ -8,11 +8,13 @@
     model = DataParallel(model, optimizer, algorithm=LocalSgd())
 
 The hooks run on the training thread, one bucket after another, and each call waits for its communication: nothing
-overlaps with the passes. On two cores for two ranks, which leave nothing to overlap with, a step took as long as with the
-same algorithm in Rust; where ranks wait for each other, 1.3 to 1.4 times as long (docs/benchmarks.md). What else the engine does is done: buckets, accumulation, unused parameters, AMP, clipping, uneven data
-(without a hook before the forward pass), checkpoints. ``clip_norm`` clips each rank's own gradients, before the hooks;
-``torch.nn.utils.clip_grad_norm_`` before the optimizer's step clips what they leave. An algorithm that has proved itself is
-written in Rust, where its hooks run beside the backward pass (docs/write-your-own-algorithm.md).
+overlaps with the passes. With two cores for two ranks, which leave no room for overlap, a step took as long as with the
+same algorithm in Rust; with algorithms in which ranks wait for each other, 1.3 to 1.4 times as long
+(docs/benchmarks.md). The other features of the engine are available: buckets, accumulation, unused parameters, AMP,
+clipping, uneven data (without a hook before the forward pass), checkpoints. ``clip_norm`` clips the gradients of each
+rank, before the hooks; ``torch.nn.utils.clip_grad_norm_`` before the optimizer step clips the gradients after the
+hooks. Write a successful algorithm in Rust, where its hooks overlap with the backward pass
+(docs/write-your-own-algorithm.md).
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from .views import Views
 
 @dataclass(frozen=True)
 class PythonBucket:
-    """Tensors that are communicated together: flat views of the engine's memory, which hooks change in place.
+    """Tensors that are communicated together: flat views of the engine memory, which hooks change in place.
 
-    `gradients` and `parameters` are of shape ``(elements,)``, in the same places. `tensors` has name, shape and range of
-    each parameter there.
+    `gradients` and `parameters` have shape ``(elements,)``, with the same layout. `tensors` has name, shape and range
+    of each parameter.
     """
 
     index: int
@@ -52,7 +54,7 @@ class Context:
     comm: Communicator
     #: Number of steps before this one.
     step: int = 0
-    #: Learning rate γ of the step; None if no optimizer tells it.
+    #: Learning rate γ of the step; None if no optimizer has one.
     learning_rate: float | None = None
 
     @property
@@ -66,32 +68,32 @@ class Context:
         return self.comm.size
 
     def mean(self, tensor: Tensor) -> None:
-        """Replaces a contiguous tensor by its mean over all ranks, bit for bit the same on each.
+        """Replaces a contiguous tensor by its mean over all ranks, with the same bits on each.
 
-        Raises `UsageError` for one with gaps between its elements, and for what has no mean.
+        Raises `UsageError` for a tensor that is not contiguous, or whose type has no mean.
         """
         self.comm.all_reduce(in_place(tensor, "Context.mean"), "mean")
 
     def sum(self, tensor: Tensor) -> None:
-        """Replaces a contiguous tensor by its sum over all ranks, bit for bit the same on each. Raises as :meth:`mean`."""
+        """Replaces a contiguous tensor by its sum over all ranks, bit for bit equal on each. Raises as :meth:`mean`."""
         self.comm.all_reduce(in_place(tensor, "Context.sum"), "sum")
 
 
 class Algorithm:
-    """A variant of distributed SGD: write the hooks that it needs. Its attributes must be the same on all ranks.
+    """A variant of distributed SGD: implement the hooks that it needs. Its attributes must be the same on all ranks.
 
-    A step calls, for one bucket after another: ``before_forward``; ``gradients_ready`` and ``after_backward``, when the
-    backward pass is over; ``after_step``, when the optimizer has changed the parameters. What the hooks leave in the
-    gradients is what the optimizer steps with.
+    A step calls, for one bucket after another: ``before_forward``; ``gradients_ready`` and ``after_backward`` after the
+    backward pass; ``after_step`` after the optimizer has changed the parameters. The optimizer steps with the gradients
+    that the hooks leave.
     """
 
-    #: True if everyone agrees on one result; otherwise ranks mix with neighbours.
+    #: True if all ranks agree on one result; otherwise ranks mix with neighbours.
     centralized: bool = True
-    #: True if numbers travel as they are.
+    #: True if numbers are sent in full precision.
     full_precision: bool = True
     #: True if all replicas are bit-identical after every step.
     keeps_replicas_identical: bool = False
-    #: True for one bucket of each element type, in the place of several by size.
+    #: True for one bucket per element type, instead of several by size.
     whole_buckets: bool = False
 
     def spelling(self) -> str:
@@ -100,11 +102,11 @@ class Algorithm:
         return f"{type(self).__name__}({options})"
 
     def written(self) -> set[str]:
-        """Returns the names of the hooks that the class writes: the others are not called."""
+        """Returns the names of the hooks that the class implements: the others are not called."""
         return {hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Algorithm, hook)}
 
     def declared(self) -> dict[str, Any]:
-        """Returns what the engine compares between ranks, and what it provides."""
+        """Returns the declaration that the engine compares between ranks and provides for."""
         return {
             "described": self.spelling(),
             "centralized": self.centralized,
@@ -114,20 +116,20 @@ class Algorithm:
         }
 
     def state(self, context: Context, bucket: PythonBucket) -> Any:
-        """Returns the state of a bucket before its first step: what hooks get from step to step, and a checkpoint has."""
+        """Returns the state of a bucket before its first step, which hooks receive and checkpoints contain."""
         return None
 
     def before_forward(self, context: Context, state: Any, bucket: PythonBucket) -> None:
         """Runs before each training forward pass."""
 
     def gradients_ready(self, context: Context, state: Any, bucket: PythonBucket) -> None:
-        """Runs when the backward pass is over: gradients of all passes that accumulated are there."""
+        """Runs after the backward pass, with the gradients of all accumulating passes."""
 
     def after_backward(self, context: Context, state: Any, bucket: PythonBucket) -> None:
-        """Runs when ``gradients_ready`` of all buckets has run."""
+        """Runs after ``gradients_ready`` of all buckets."""
 
     def after_step(self, context: Context, state: Any, bucket: PythonBucket) -> None:
-        """Runs when the optimizer has changed the parameters."""
+        """Runs after the optimizer has changed the parameters."""
 
 
 #: Hooks of an algorithm that run in every step.
@@ -135,7 +137,7 @@ HOOKS = ("before_forward", "gradients_ready", "after_backward", "after_step")
 
 
 class Driver:
-    """What calls an algorithm's hooks, in the same order on all ranks."""
+    """Calls the hooks of an algorithm, in the same order on all ranks."""
 
     def __init__(self, algorithm: Algorithm, group: Communicator, views: Views, names: Sequence[str]):
         self.algorithm = algorithm
@@ -149,11 +151,11 @@ class Driver:
 
     @property
     def works_after_step(self) -> bool:
-        """True if the algorithm has a part after a step, in which ranks may wait for each other."""
+        """True if the algorithm has a hook after the step, in which ranks may wait for each other."""
         return "after_step" in self.written
 
     def follow(self) -> None:
-        """Makes buckets and states anew where the engine has cut its buckets anew."""
+        """Recreates buckets and states if the engine has recreated its buckets."""
         if self.generation == self.views.generation:
             return
         self.generation = self.views.generation
@@ -161,14 +163,14 @@ class Driver:
         self.states = [self.algorithm.state(self.context, bucket) for bucket in self.buckets]
 
     def bucket(self, index: int) -> PythonBucket:
-        """Returns a bucket as hooks see it."""
+        """Returns a bucket for hooks."""
         bucket = self.views.buckets[index]
         shapes = [tuple(parameter.shape) for parameter in self.views.parameters]
         tensors = [(self.names[at], shapes[at], range(start, end)) for at, start, end in bucket.members]
         return PythonBucket(index, bucket.gradients, bucket.parameters, tensors)
 
     def call(self, hook: str, rate: float | None) -> None:
-        """Calls a hook for each bucket, if it is written."""
+        """Calls a hook for each bucket, if it is implemented."""
         if hook not in self.written:
             return
         self.context.learning_rate = rate
@@ -196,7 +198,7 @@ class Driver:
         return {"step": self.context.step, "states": deepcopy(self.states)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Puts back what :meth:`saved` returned."""
+        """Restores the result of :meth:`saved`."""
         self.views.refresh()
         self.follow()
         self.context.step = state["step"]

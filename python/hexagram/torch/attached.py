@@ -1,5 +1,5 @@
-"""What `DataParallel` leaves in a model and in optimizers: hooks, which its end takes away. A parameter has those of one
-model at a time, as its gradient lies in the buckets of one engine.
+"""Hooks that `DataParallel` installs in a model and in optimizers, and removes at its end. A parameter can have the
+hooks of one model at a time, as its gradient is in the buckets of one engine.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Attached:
         self.handles: list[RemovableHandle] = []
 
     def attach(self, handles: Iterable[RemovableHandle]) -> None:
-        """Takes note of hooks that are there from now on."""
+        """Records hooks that have been installed."""
         self.handles += handles
         for parameter in self.parameters:
             _ATTACHED[id(parameter)] = ref(self)
 
     def remove(self) -> None:
-        """Takes all hooks away."""
+        """Removes all hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()

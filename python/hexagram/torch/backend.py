@@ -1,9 +1,9 @@
-"""Registers hexagram with torch.distributed, under its own names and, if asked, under one that scripts use already.
+"""Registers hexagram with torch.distributed, under its own names and optionally under one that scripts already use.
 
     import hexagram.torch
     torch.distributed.init_process_group("hexagram")
 
-From PyTorch 2.14 on the import is not needed, as the package says by an entry point where to find its backend. With
+With PyTorch 2.14 and newer the import is not needed, as the package declares its backend in an entry point. With
 `HEXAGRAM_AS=gloo` a script that names `gloo` runs over hexagram.
 """
 
@@ -23,12 +23,12 @@ from .process_group import HexagramBackend, HexagramProcessGroup
 GROUP = "hexagram"
 #: Name of the backend for the CPU in a group of several devices.
 DEVICE = "hexagram_device"
-#: Variable that names one more backend to stand in for.
+#: Variable that names another backend to replace.
 ALIAS = "HEXAGRAM_AS"
 
 
 def register() -> None:
-    """Registers the backends; PyTorch's entry point calls this, and importing `hexagram.torch` does."""
+    """Registers the backends; called by PyTorch's entry point, and by the import of `hexagram.torch`."""
     add(GROUP, creator(GROUP, HexagramProcessGroup))
     add(DEVICE, creator(GROUP, HexagramBackend))
     if alias := os.environ.get(ALIAS, "").strip():
@@ -38,12 +38,12 @@ def register() -> None:
 def add(name: str, create: Callable) -> None:
     """Registers one backend for tensors on the CPU."""
     dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
-    # From 2.15 on PyTorch would record each group in its flight recorder, and cannot where a group is Python's.
+    # PyTorch 2.15 and newer record each group in the flight recorder, which is not possible for a group in Python.
     getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
 
 
 def creator(name: str, kind: Callable) -> Callable:
-    """Returns what PyTorch calls to make a group or backend of a class, which goes by a name."""
+    """Returns the function that PyTorch calls to create a group or backend of a class, under a name."""
 
     def create(options: Any, backend_options: Any) -> dist.ProcessGroup | Any:
         store, rank, size = options.store, options.group_rank, options.group_size

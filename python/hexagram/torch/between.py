@@ -1,4 +1,4 @@
-"""What a model under the engine does between steps: evaluations of the mean, checkpoints, another algorithm, traces."""
+"""A model under the engine between steps: evaluation of the mean, checkpoints, another algorithm, traces."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Result = TypeVar("Result")
 class Between(Copied):
     """The part of :class:`DataParallel` that is called between steps."""
 
-    # What it works on is set up by DataParallel.
+    # DataParallel sets up its attributes.
     _attached: Any
 
     def evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
-        """Returns what `evaluate` returns while the mean of all replicas is in the place of each, and their distance.
+        """Returns the result of `evaluate` while each replica is replaced by the mean of all, and their distance.
 
-        Buffers are their means, too, as :meth:`average` makes them. The distance is the root mean square of the replicas'
-        distances from the mean; 0 where the algorithm keeps them identical. Replicas are put back as they were. A
+        Buffers are replaced by their means, too, as in :meth:`average`. The distance is the root mean square of the
+        distances of the replicas from the mean; 0 if the algorithm keeps them identical. Replicas are restored. A
         collective call, between steps.
 
-        `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
+        `evaluate` runs the model under ``torch.no_grad()``. Other calls of this class raise `UsageError` meanwhile.
         """
         self._between_steps()
         has_parameters = self._traits["has_parameters"]
@@ -50,10 +50,11 @@ class Between(Copied):
         return result, distance
 
     def average(self) -> None:
-        """Replaces all replicas by their mean, after the last step: the model to evaluate and to save.
+        """Replaces all replicas by their mean, after the last step, for evaluation and saving.
 
-        Buffers such as running statistics too: floats by their mean, integers by rank 0's. Raises `UsageError` on all ranks
-        where replicas have parted that the algorithm keeps identical, as :meth:`check_replicas`.
+        Includes buffers such as running statistics: floats are replaced by their mean, integers by those of rank 0. If
+        the algorithm keeps replicas identical, raises `UsageError` on all ranks if they differ, as
+        :meth:`check_replicas`.
         """
         self._between_steps()
         if self._traits["has_parameters"]:
@@ -65,9 +66,9 @@ class Between(Copied):
     def check_replicas(self) -> None:
         """Raises `UsageError` on all ranks unless their parameters and buffers are the same, bit for bit.
 
-        It names the first tensor that differs, and a rank that has it otherwise than rank 0. What
-        ``_ddp_params_and_buffers_to_ignore`` names does not count. A collective call, between steps, of some bytes. Replicas
-        of many algorithms differ between :meth:`average` and the next one, and buffers do after each forward pass.
+        The error names the first tensor that differs, and a rank where it differs from rank 0. Tensors in
+        ``_ddp_params_and_buffers_to_ignore`` do not count. A collective call, between steps, that sends a few bytes.
+        Replicas of many algorithms differ between calls of :meth:`average`, and buffers after each forward pass.
         """
         self._between_steps()
         pairs = zip(self._watched.names, self._parameters_in_order, strict=True)
@@ -77,17 +78,18 @@ class Between(Copied):
         self._engine.check_replicas(list(tensors), [span(form) for form in forms])
 
     def settle(self) -> None:
-        """Ends what the algorithm has under way in the background: call it after the last step, on all ranks."""
+        """Completes the background work of the algorithm: call it after the last step, on all ranks."""
         self._between_steps()
         self._engine.settle()
         self._after_step(None)
 
     def switch(self, algorithm: str) -> None:
-        """Goes on with another algorithm from the next step on. A collective call, between steps.
+        """Continues with another algorithm from the next step on. A collective call, between steps.
 
-        Where replicas differed and are to be identical, they become their mean, and PyTorch's optimizers rank 0's.
+        If replicas differed and must be identical, they become their mean, and PyTorch optimizers get the state of rank
+        0.
 
-        Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
+        Raises `UsageError` if the new one works on parameters, and neither the old one nor an engine optimizer did.
         """
         self._between_steps()
         generation = self._engine.switch(algorithm)
@@ -95,39 +97,39 @@ class Between(Copied):
         may_differ = not self._traits["identical"]
         self._traits = self._engine.traits()
         if may_differ and self._traits["identical"]:
-            # Each rank's own would part the replicas, which are one from here on.
+            # Different optimizer states would make replicas differ, which are identical from here on.
             share_optimizers(self._stepping, self._group, partial(self._with_plain, work=self._engine.broadcast_state))
         self._after_step(generation)
 
     def checkpoint(self) -> dict[str, Any]:
         """Returns the state of engine, model and optimizers, for ``torch.save`` on each rank.
 
-        What else the next steps depend on is the program's to save: random generators, learning rate schedules, a
-        ``GradScaler``, and where the loader is. A collective call, between steps. Every rank saves its own, as replicas
-        may differ.
+        The program must save all other state: random generators, learning rate schedules, a ``GradScaler``, and the
+        position of the loader. A collective call, between steps. Every rank saves its own checkpoint, as replicas may
+        differ.
         """
         self._between_steps()
         return saved(self._engine, self.module, self._optimizers(), self._driver)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first.
+        """Continues from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first.
 
-        Raises `UsageError` on all ranks if one rank's checkpoint is not whole, or of another model, algorithm, optimizer or
-        number of ranks: nothing is changed then, and training can go on as it was.
+        Raises `UsageError` on all ranks if the checkpoint of one rank is incomplete, or has another model, algorithm,
+        optimizer or number of ranks: nothing is changed then, and training can continue.
         """
         self._between_steps()
         generation = restored(state, self._engine, self.module, self._optimizers(), self._driver)
         self._after_step(generation)
 
     def begin_trace(self) -> None:
-        """Begins to record what all ranks do. A collective call, between steps."""
+        """Begins to record the activity of all ranks. A collective call, between steps."""
         self._between_steps()
         self._engine.begin_trace()
 
     def collect_trace(self, file: str | None = None) -> str | None:
         """Ends the recording; returns its report on rank 0, which also writes the trace to `file`.
 
-        Raises `UsageError` if nothing is being recorded.
+        Raises `UsageError` if no trace is being recorded.
         """
         self._between_steps()
         return self._engine.collect_trace(file)

@@ -1,8 +1,7 @@
-"""Checkpoints of a training on one rank, which resume bit for bit: the engine's state, the model's, and the
-optimizers'.
+"""Checkpoints of a training on one rank, which resume bit for bit: the state of engine, model and optimizers.
 
-A checkpoint that is not whole, or of another training, changes nothing: all of it is looked at first, and the engine lets
-all ranks go on only if every rank's fits.
+An incomplete checkpoint, or one of another training, changes nothing: the checkpoint is checked first, and the engine
+continues only if those of all ranks fit.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .optimizer import EngineOptimizer
 if TYPE_CHECKING:
     from .algorithm import Driver
 
-#: What a checkpoint consists of, and the types of its parts.
+#: Parts of a checkpoint, and their types.
 PARTS = {
     "facts": dict,
     "tensors": dict,
@@ -35,7 +34,7 @@ PARTS = {
 
 
 def saved(engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None) -> dict[str, Any]:
-    """Returns the state of engine, model and optimizers: tensors, numbers and texts, as ``torch.save`` takes them."""
+    """Returns the state of engine, model and optimizers: tensors, numbers and texts, suitable for ``torch.save``."""
     facts, tensors, checksum = engine.save()
     return {
         "facts": facts,
@@ -50,16 +49,16 @@ def saved(engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], dr
 def restored(
     state: dict[str, Any], engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None
 ) -> int:
-    """Puts back what :func:`saved` returned; returns the generation of the engine's buckets.
+    """Restores the result of :func:`saved`; returns the generation of the engine buckets.
 
-    The engine goes first, as it refuses on all ranks what one of them cannot load. Parameters that the engine has, it
-    restores with all their bits, so that they are told to the model once more afterwards.
+    The engine is restored first, as it refuses on all ranks a state that one of them cannot load. It restores the
+    parameters that it owns with all their bits, so they are copied to the model once more afterwards.
     """
     wrong = mistake(state, module, optimizers, driver)
     generation = engine.load(wrong or (state["facts"], with_bytes(state["tensors"]), state["checksum"]))
     module.load_state_dict(state["model"])
     for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
-        # It would go on with these very tensors.
+        # Otherwise it would continue with these very tensors.
         load_state(optimizer, deepcopy(own))
     if driver is not None:
         driver.restore(state["python"])
@@ -67,17 +66,17 @@ def restored(
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """Returns an optimizer's state; of the engine's only the groups, as its state is the engine's."""
+    """Returns the state of an optimizer; only the groups of an engine optimizer, as the engine saves its state."""
     return optimizer.groups_dict() if isinstance(optimizer, EngineOptimizer) else optimizer.state_dict()
 
 
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Puts back what :func:`state_of` returned."""
+    """Restores the result of :func:`state_of`."""
     optimizer.load_groups(state) if isinstance(optimizer, EngineOptimizer) else optimizer.load_state_dict(state)
 
 
 def mistake(state: Any, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None) -> str | None:
-    """Returns what keeps a checkpoint from being put back, as a clause; None if nothing does, but for the engine."""
+    """Returns why a checkpoint cannot be restored, as a clause; None if it can, as far as the engine allows."""
     if not isinstance(state, dict):
         return f"the checkpoint is a {type(state).__name__}"
     for part, kind in PARTS.items():
@@ -94,7 +93,7 @@ def mistake(state: Any, module: nn.Module, optimizers: Sequence[Optimizer], driv
 
 
 def mistake_in_tensors(state: dict[str, Any]) -> str | None:
-    """Returns what is wrong with the form of the engine's part, whose contents the engine looks at."""
+    """Returns the error in the form of the engine part, whose contents the engine checks."""
     for name, fact in state["facts"].items():
         if not isinstance(name, str) or not isinstance(fact, str):
             return f"the checkpoint's fact `{name}` is not a text"
@@ -108,7 +107,7 @@ def mistake_in_tensors(state: dict[str, Any]) -> str | None:
 
 
 def mistake_in_model(saved: dict[str, Any], module: nn.Module) -> str | None:
-    """Returns what a model's state has, lacks or has in another shape than the model."""
+    """Returns the difference between the saved state of a model and the model: extra or missing tensors, or shapes."""
     own = module.state_dict()
     if lacking := sorted(own.keys() - saved.keys()):
         return f"the checkpoint is of a model without `{lacking[0]}`"
@@ -121,7 +120,7 @@ def mistake_in_model(saved: dict[str, Any], module: nn.Module) -> str | None:
 
 
 def mistake_in_optimizers(saved: list[Any], optimizers: Sequence[Optimizer]) -> str | None:
-    """Returns what tells the saved optimizers from those that are there."""
+    """Returns the difference between the saved optimizers and the present ones."""
     try:
         sizes = [[len(group["params"]) for group in one["param_groups"]] for one in saved]
     except (TypeError, KeyError):
@@ -133,7 +132,7 @@ def mistake_in_optimizers(saved: list[Any], optimizers: Sequence[Optimizer]) -> 
 
 
 def mistake_in_driver(saved: dict[str, Any] | None, driver: Driver | None) -> str | None:
-    """Returns what is wrong with the part of an algorithm in Python."""
+    """Returns the error in the part of an algorithm in Python."""
     if (saved is None) != (driver is None):
         here, there = ("Rust", "Python") if driver is None else ("Python", "Rust")
         return f"the checkpoint is of an algorithm in {there}, and this one is in {here}"
@@ -143,19 +142,19 @@ def mistake_in_driver(saved: dict[str, Any] | None, driver: Driver | None) -> st
 
 
 def outline(value: Any) -> str:
-    """Returns element type and shape of a tensor, as a message has them."""
+    """Returns element type and shape of a tensor, for messages."""
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def copied(value: Any) -> Any:
-    """Returns a copy of a value of a model's state."""
+    """Returns a copy of a value in the state of a model."""
     return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def with_bytes(tensors: dict[str, Any]) -> dict[str, tuple[str, list[int], bytes]]:
-    """Returns the tensors of a checkpoint as the engine takes them."""
+    """Returns the tensors of a checkpoint in the form for the engine."""
     return {name: (kind, list(shape), as_bytes(data)) for name, (kind, shape, data) in tensors.items()}
 
 

@@ -1,5 +1,5 @@
-"""Copies of a model under the engine, by ``copy.deepcopy``, ``pickle`` and ``AveragedModel``: the model, to evaluate and to
-save. A copy has no part in the communication, for which another `DataParallel` is made of its ``module``.
+"""Copies of a model under the engine, by ``copy.deepcopy``, ``pickle`` and ``AveragedModel``: the model, for evaluation
+and saving. A copy does not communicate; create another `DataParallel` from its ``module`` for that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from hexagram import UsageError
 
 
 class NoEngine:
-    """The engine of a copy, of which everything that is asked raises `UsageError`."""
+    """The engine of a copy; every access raises `UsageError`."""
 
     def __getattr__(self, name: str) -> Any:
-        """Raises `UsageError`, but for what Python asks of every object."""
+        """Raises `UsageError`, except for names that Python requests of every object."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise UsageError(
@@ -25,20 +25,20 @@ class NoEngine:
         )
 
     def close(self) -> None:
-        """Ends nothing."""
+        """Has no effect."""
 
 
 class Copied(nn.Module):
     """The part of :class:`DataParallel` that makes copies."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the model in memory of its own, and what every module has."""
+        """Returns the model in its own memory, and the state of every module."""
         state = {name: self.__dict__[name] for name in nn.Module().__dict__ if name in self.__dict__}
-        # Its parameters are views of buckets, each of which pickle would write with every one of them.
+        # Its parameters are views of buckets; pickle would write the whole bucket for each of them.
         return state | {"_modules": {"module": copy.deepcopy(self.module)}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes a copy, which can be evaluated."""
+        """Creates a copy, for evaluation."""
         super().__setstate__(state)
         self._engine = NoEngine()
         self.optimizer = self._overlap = self._driver = self._attached = None

@@ -1,4 +1,4 @@
-"""Data-parallel training by hexagram's engine: any algorithm of the registry, in the place of DDP.
+"""Data-parallel training by the hexagram engine: any algorithm of the registry, instead of DDP.
 
     model = hexagram.torch.DataParallel(model, optimizer, algorithm="choco-sgd(codec=top-k(5%))")
     for x, y in batches:
@@ -6,8 +6,8 @@
         loss(model(x), y).backward()
         optimizer.step()
 
-Gradients are communicated while the backward pass goes on, from where autograd puts them: they are views of the engine's
-buckets, in memory that the transport reaches best.
+Gradients are communicated during the backward pass, without a copy: they are views of the engine buckets, in the memory
+best suited to the transport.
 """
 
 from __future__ import annotations
@@ -49,45 +49,46 @@ Result = TypeVar("Result")
 
 @uncompiled
 class DataParallel(Between):
-    """A model that is trained on all ranks together, each with samples of its own.
+    """A model that is trained on all ranks together, each with its own samples.
 
-    `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
-    or None where the algorithm names its optimizer. What steps is then `self.optimizer`. `algorithm` is any of the
-    registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate`, the same on all ranks, is for the
-    engine's optimizer and, where there is none, for algorithms that ask for it. `groups` are parameters that the engine's
-    optimizer steps with a learning rate or a weight decay of their own, as PyTorch's take them; its ``param_groups`` then
-    are all others, and these::
+    `optimizer` is a PyTorch optimizer (or several), the spelling of an engine optimizer, such as
+    ``"adamw(weight_decay=0.1)"``, or None if the algorithm names its optimizer. The optimizer in use is
+    `self.optimizer`. `algorithm` is any spelling of an algorithm in the registry, or an :class:`Algorithm` in Python.
+    `learning_rate`, the same on all ranks, is for the engine optimizer and, without an optimizer, for algorithms that
+    need it. `groups` are parameters for which the engine optimizer has another learning rate or weight decay, in the
+    form of PyTorch; its ``param_groups`` are then all other parameters, followed by these::
 
         model = DataParallel(model, "adamw", learning_rate=1e-3, groups=[{"params": biases, "weight_decay": 0.0}])
 
-    `process_group` has the ranks that train this model: a group of PyTorch, whatever its backend; a communicator of
-    hexagram, as ``split`` returns it; or a world. It is by default the world that this process has joined, or joins by the
-    launcher's variables. A rank may train several models, each in a group of its own.
+    `process_group` is the group of ranks that train this model: a PyTorch group with any backend, a communicator of
+    hexagram (from ``split``), or a world. Default: the world that this process has joined, or joins by the variables of
+    the launcher. A rank may train several models, each in its own group.
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
     ``"listed"``), ``unused`` (``"error"``, ``"zero"``), ``buffers`` (``"broadcast"``, ``"average"``, ``"off"``),
     ``hierarchical``, ``streams``, ``clip_norm``, ``loss_scale`` (the first scale), ``uneven``, ``seed``, ``autotune``,
     ``overlap``.
 
-    With ``overlap="forward"`` neither the backward pass nor the optimizer's step waits for communication. The next forward
-    pass does, module by module, each for its own parameters; whatever else uses a parameter or its gradient waits by
-    itself. It is bit for bit the training without, needs the engine's own optimizer, and an algorithm that allows it::
+    With ``overlap="forward"``, neither the backward pass nor the optimizer step waits for communication. The next
+    forward pass does: each module waits for its own parameters. Any other use of a parameter or its gradient waits by
+    itself. The training is the same, bit for bit. It requires an engine optimizer, and an algorithm that allows it::
 
         model = DataParallel(model, "adamw", learning_rate=1e-3, overlap="forward")
 
-    See :mod:`hexagram.torch.overlap` for what compiled code means for it. Scale the loss by ``loss_scale`` there: a
-    ``GradScaler`` looks at all gradients before each step, and an overflow that a codec is to encode is `NotFinite`.
+    See :mod:`hexagram.torch.overlap` for compiled code. Scale the loss by ``loss_scale`` with it: a ``GradScaler``
+    reads all gradients before each step, and an overflow in an encoded gradient raises `NotFinite`.
 
-    Limits: a parameter of 16 bits that ``p.data.copy_()`` changes is not noticed, and keeps its value in the engine's 32 bits
-    (use ``p.copy_()`` under ``torch.no_grad()``); the engine's Adam counts steps for all parameters together, also for one
-    that a step left as it was; a step that all ranks leave out counts for an algorithm that works on parameters.
+    Limits: a change by ``p.data.copy_()`` to a parameter of 16 bits is not detected, and the engine keeps its 32-bit
+    value (use ``p.copy_()`` under ``torch.no_grad()``); the engine's Adam counts steps for all parameters together,
+    including steps that left a parameter unchanged; a step that all ranks skip counts for an algorithm that works on
+    parameters.
 
-    ``copy.deepcopy``, ``pickle`` and PyTorch's ``AveragedModel`` take it as they take the model: see
+    ``copy.deepcopy``, ``pickle`` and PyTorch's ``AveragedModel`` treat it like the model: see
     :mod:`hexagram.torch.copies`.
 
-    A collective call: rank 0's parameters, buffers and optimizer state are those of all from then on. Raises `UsageError`
-    on all ranks if these differ in model, optimizer, algorithm or options; for a value that an option does not take; and
-    for parameters that are not in host memory.
+    A collective call: all ranks start with the parameters, buffers and optimizer state of rank 0. Raises `UsageError`
+    on all ranks if model, optimizer, algorithm or options differ, for an invalid option value, and for parameters that
+    are not in host memory.
     """
 
     def __init__(
@@ -140,16 +141,16 @@ class DataParallel(Between):
         self._start(algorithm, names, options.get("order") == "listed")
 
     def _note_options(self, options: dict[str, Any]) -> None:
-        """Takes note of the options that a step looks at."""
+        """Stores the options that a step reads."""
         self._uneven = bool(options["uneven"])
         self._asks_for_idle = options["unused"] == "zero"
         self._scales_loss = options["loss_scale"] is not None
-        # By the engine's scale, or by a GradScaler's under a codec.
+        # By the scale of the engine, or by that of a GradScaler with a codec.
         self._may_overflow = self._scales_loss or options["skip_overflows"]
         self._has_overflowed = False
 
     def _adopt_optimizer(self, optimizer: Optimizer | Sequence[Optimizer] | str | None, rate: float | None) -> None:
-        """Takes what steps: the engine's optimizer, or PyTorch's, whose steps are noticed."""
+        """Stores the optimizer: that of the engine, or those of PyTorch, whose steps are observed."""
         self._stepped_so_far: set[int] = set()
         is_own = isinstance(optimizer, str) or (optimizer is None and self._traits["names_optimizer"] is not None)
         self._stepping: list[Optimizer] = []
@@ -164,7 +165,7 @@ class DataParallel(Between):
             self._engine.check_optimizer(form(one), type(one).__name__)
 
     def _start(self, algorithm: str | Algorithm, names: Sequence[str], listed: bool) -> None:
-        """Gives all ranks rank 0's state, and lets gradients lie in the buckets."""
+        """Gives all ranks the state of rank 0, and moves gradients into the buckets."""
         has_parameters = self._traits["has_parameters"]
         if has_parameters:
             check_apart(names, self._parameters_in_order)
@@ -178,7 +179,7 @@ class DataParallel(Between):
         share_optimizers(self._stepping, self._group, partial(self._with_plain, work=self._engine.broadcast_state))
         self._driver: Driver | None = None
         if isinstance(algorithm, Algorithm) or listed:
-            # The first pass would move the buckets, with gradients in them.
+            # Otherwise the first pass would move the buckets, with gradients in them.
             self._engine.prepare()
             self._views.refresh()
         if isinstance(algorithm, Algorithm):
@@ -188,7 +189,7 @@ class DataParallel(Between):
         self._has_looked = False
 
     def _attach(self) -> None:
-        """Lets the model and its optimizers tell what happens."""
+        """Installs the hooks in the model and its optimizers."""
         handles = [optimizer.register_step_post_hook(self._after_optimizer) for optimizer in self._stepping]
         handles += [optimizer.register_step_pre_hook(self._check_finite) for optimizer in self._stepping]
         for index, parameter in enumerate(self._parameters_in_order):
@@ -198,7 +199,7 @@ class DataParallel(Between):
         self._attached.attach(handles)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
-        """Calls `work` with spans of tensors as :func:`numbers` has them, and copies back what these are not the memory of."""
+        """Calls `work` with spans of tensors as in :func:`numbers`, and copies back those that are not in place."""
         forms = [numbers(tensor) for tensor in tensors]
         work([span(plain) for plain, _ in forms])
         for _, finish in forms:
@@ -208,9 +209,9 @@ class DataParallel(Between):
     # A step.
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Runs the module. In training, buffers become the same on all ranks before, as ``buffers`` says.
+        """Runs the module. In training, buffers are synchronized first, as set by ``buffers``.
 
-        They stay each rank's own with ``uneven`` and where the algorithm is not synchronous: there ranks run the forward
+        Each rank keeps its own buffers with ``uneven`` and if the algorithm is asynchronous: ranks then run the forward
         pass at different times, or less often.
         """
         self._before_forward(torch.compiler.is_compiling())
@@ -234,11 +235,11 @@ class DataParallel(Between):
                 self._engine.forward(self._rate())
 
     def _look(self, within_step: bool = False) -> None:
-        """Takes up parameters that lie elsewhere than they did; raises `UsageError` if the model is not what it was."""
+        """Adopts the memory of parameters that have moved; raises `UsageError` if the model has changed."""
         self._watched.look(may_take_up=not (within_step and self._traits["needs_parameters"]))
 
     def _check_open(self) -> None:
-        """Raises `UsageError` where no step can follow."""
+        """Raises `UsageError` if no step can follow."""
         if self._is_closed and self._attached is None:
             self._engine.begin()
         if self._is_closed:
@@ -250,7 +251,7 @@ class DataParallel(Between):
             )
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        """Returns what autograd calls once the gradient of a parameter is complete."""
+        """Returns the function that autograd calls when the gradient of a parameter is complete."""
 
         def ready(parameter: Tensor) -> None:
             if not self._is_open:
@@ -258,7 +259,7 @@ class DataParallel(Between):
             gradient = parameter.grad
             view = self._views.gradients[index]
             if view is None:
-                # The engine adds up by itself what it keeps in 32 bits.
+                # The engine accumulates gradients that it keeps in 32 bits itself.
                 self._engine.ready_elsewhere(index, span(gradient.detach().to_dense().contiguous()))
                 parameter.grad = None
                 return
@@ -280,14 +281,14 @@ class DataParallel(Between):
         self._between_steps()
         if not self._has_looked:
             self._look()
-        # A rank that has run out of data knows but one.
+        # A rank that has run out of data has only one rate.
         compared = compared_rate([] if self._uneven else self._optimizers(), self._engine)
         self._engine.begin(not self._require_sync, self._rate(), compared)
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
-        """Ends a backward pass: gradients are what the algorithm left, if they were to be communicated."""
+        """Ends a backward pass: gradients are those that the algorithm left, if they were communicated."""
         self._is_open = self._has_looked = False
         generation = self._engine.finish()
         if self._require_sync:
@@ -298,7 +299,7 @@ class DataParallel(Between):
         self._owes_step = True
         self._has_overflowed = self._may_overflow and self._engine.overflowed
         if self._has_overflowed:
-            # There is nothing to step with, whatever steps; a GradScaler is to find what has overflowed.
+            # There are no gradients for a step by any optimizer; a GradScaler must find the overflow.
             self._views.clear() if self._scales_loss else self._views.show_overflow()
             return
         idle = self._engine.idle(len(self._parameters_in_order)) if self._asks_for_idle else []
@@ -311,25 +312,25 @@ class DataParallel(Between):
             self._driver.after_backward(self._rate())
 
     def _settle_step(self) -> None:
-        """Lets the engine go on where a step was left out, as GradScaler does after an overflow, or not all have stepped."""
+        """Continues after a step that was skipped, as by GradScaler after an overflow, or that was incomplete."""
         if self._owes_step:
             self._wait_for_all()
-            # Where the loop steps by itself, nothing tells whether it has.
+            # If the loop makes the steps itself, they cannot be observed.
             self._end_step(has_stepped=bool(self._stepped_so_far) or self.optimizer is None)
 
     def _wait_for_all(self) -> None:
-        """Waits for what the last step has left on its way."""
+        """Waits for the unfinished work of the last step."""
         if self._overlap is not None:
             self._overlap.wait_for_all()
 
     def _between_steps(self) -> None:
-        """Makes parameters and gradients what the last step leaves, for what is no forward pass."""
+        """Completes parameters and gradients of the last step, for uses outside the forward pass."""
         self._check_open()
         self._settle_step()
         self._wait_for_all()
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        """Runs after each step of an optimizer of PyTorch."""
+        """Runs after each step of a PyTorch optimizer."""
         if not self._owes_step:
             return
         self._stepped_so_far.add(id(optimizer))
@@ -338,7 +339,7 @@ class DataParallel(Between):
         self._end_step(has_stepped=True)
 
     def _end_step(self, has_stepped: bool) -> None:
-        """Ends a step of PyTorch's optimizers, also one that was left out: other ranks may have made theirs."""
+        """Ends a step of the PyTorch optimizers, including one that was skipped: other ranks may have made theirs."""
         self._stepped_so_far.clear()
         if has_stepped and self._traits["has_parameters"]:
             self._views.collect()
@@ -347,12 +348,12 @@ class DataParallel(Between):
         self._after_step(self._engine.stepped() if has_stepped else self._engine.left_out())
 
     def _drive_after_step(self, has_stepped: bool = True) -> None:
-        """Runs the hooks of an algorithm in Python after a step; without their part a step that was left out is none."""
+        """Runs the hooks of an algorithm in Python after a step; without such hooks, a skipped step does not count."""
         if self._driver is not None and not self._has_overflowed and (has_stepped or self._driver.works_after_step):
             self._driver.after_step(self._rate())
 
     def _step(self) -> None:
-        """Makes a step of the engine's optimizer."""
+        """Makes a step of the engine optimizer."""
         self._look(within_step=True)
         self._check_finite()
         self._take_gradients()
@@ -365,7 +366,7 @@ class DataParallel(Between):
         self._overlap.stepped(generation)
 
     def _check_finite(self, optimizer: Optimizer | None = None, *_: Any) -> None:
-        """Raises `NotFinite` for a step with gradients that have overflowed, which a GradScaler would have left out."""
+        """Raises `NotFinite` for a step with overflowed gradients, which a GradScaler would have skipped."""
         found = getattr(optimizer, "found_inf", None)
         if self._has_overflowed and not self._scales_loss and not (found is not None and bool(found)):
             name = self._watched.names[self._views.not_finite()]
@@ -375,7 +376,7 @@ class DataParallel(Between):
             )
 
     def _take_gradients(self) -> None:
-        """Takes up gradients that the loop has put in the place of those in the buckets, or has taken away."""
+        """Adopts gradients with which the loop has replaced those in the buckets, or that it has removed."""
         if not self._owes_step or self._has_overflowed:
             return
         if changed := self._views.changed_gradients():
@@ -390,30 +391,30 @@ class DataParallel(Between):
             self._views.publish()
 
     def _optimizers(self) -> list[Optimizer]:
-        """Returns what steps: PyTorch's optimizers, or the engine's as one of them; none where the loop has its own."""
+        """Returns the optimizers: those of PyTorch, or that of the engine; none if the loop has its own."""
         return self._stepping or ([] if self.optimizer is None else [self.optimizer])
 
     def _rate(self) -> float | None:
-        """Returns the learning rate of the step under way."""
+        """Returns the learning rate of the current step."""
         optimizer = self._stepping[0] if self._stepping else self.optimizer
         return self._fixed_rate if optimizer is None else rate_of(optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulates gradients of the backward passes inside, without communication, as DDP's does."""
+        """Accumulates gradients of the backward passes inside, without communication, like that of DDP."""
         before, self._require_sync = self._require_sync, False
         try:
             yield
         finally:
             self._require_sync = before
 
-    # What goes with a step.
+    # Other parts of a step.
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """Returns a loss multiplied by the engine's scale, for the option ``loss_scale``.
+        """Returns a loss multiplied by the scale of the engine, for the option ``loss_scale``.
 
-        Gradients are divided by it after the backward pass. Where they overflowed on any rank there are none on all ranks:
-        each ``.grad`` is None, so that no optimizer steps, and nothing counts the step.
+        Gradients are divided by it after the backward pass. If they overflowed on any rank, no rank has gradients: each
+        ``.grad`` is None, so no optimizer steps, and the step does not count.
         """
         return loss * self._engine.loss_scale
 
@@ -423,18 +424,18 @@ class DataParallel(Between):
         return self._engine.overflowed
 
     def set_loss(self, loss: float) -> None:
-        """Tells algorithms that ask for it this rank's loss, before its backward pass."""
+        """Passes the loss of this rank to algorithms that need it, before its backward pass."""
         self._engine.set_loss(loss)
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Lets ranks run out of data at different times, with the option ``uneven``: put the training loop inside.
+        """Allows ranks to run out of data at different times, with the option ``uneven``: put the training loop inside.
 
-        At its end a rank takes part in the steps of the others, with gradients of zero and their learning rate, until all
-        have run out. What a loop does to gradients between ``backward()`` and ``step()``, such as a ``GradScaler`` or
-        ``clip_grad_norm_``, a rank without a loop does not: use the options ``loss_scale`` and ``clip_norm``. Where the
-        algorithm keeps replicas identical and PyTorch's optimizer steps, that is allowed, too: in the end all ranks have
-        the parameters, buffers and optimizer state of one that trained to the last step.
+        At its end a rank participates in the steps of the others, with zero gradients and their learning rate, until
+        all have run out. Changes by a loop between ``backward()`` and ``step()``, such as a ``GradScaler`` or
+        ``clip_grad_norm_``, are missing on a rank without a loop: use the options ``loss_scale`` and ``clip_norm``.
+        They are allowed if the algorithm keeps replicas identical and a PyTorch optimizer steps: in the end all ranks
+        have the parameters, buffers and optimizer state of one that trained to the last step.
         """
         yield
         self._between_steps()
@@ -449,7 +450,7 @@ class DataParallel(Between):
             self._share_last(own_steps)
 
     def _share_last(self, own_steps: int) -> None:
-        """Gives all ranks the model and the optimizers of one that trained to the last step."""
+        """Gives all ranks the model and the optimizers of a rank that trained to the last step."""
         last, broadcast = last_of(self._group, own_steps)
         parameters = [parameter.detach() for parameter in self._parameters_in_order]
         self._with_plain([*parameters, *model_buffers(self.module)], broadcast)
@@ -459,32 +460,32 @@ class DataParallel(Between):
 
     @property
     def algorithm(self) -> str:
-        """Spelling of the algorithm in use; of one in Python, its class and attributes."""
+        """Spelling of the algorithm in use; class and attributes of one in Python."""
         return self._engine.algorithm if self._driver is None else self._driver.algorithm.spelling()
 
     @property
     def steps(self) -> int:
         """Number of steps so far.
 
-        One that was left out counts, from the next forward pass on, for algorithms that work on parameters alone: other
-        ranks may have made theirs.
+        A skipped step counts, from the next forward pass on, only for algorithms that work on parameters: other ranks
+        may have made theirs.
         """
         return self._engine.steps
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers that the algorithm gave out in the last step, by name."""
+        """Metrics that the algorithm reported in the last step, by name."""
         return self._engine.metrics
 
     @property
     def blocked(self) -> float:
-        """Time that training has waited for communication so far, in seconds."""
+        """Time that the training has waited for communication so far, in seconds."""
         return self._engine.blocked
 
     def close(self) -> None:
-        """Ends the engine, after the last step on all ranks, and takes its hooks away. The interpreter's end does it, too.
+        """Ends the engine, after the last step on all ranks, and removes its hooks. So does the end of the interpreter.
 
-        The model keeps its parameters, and can be trained by another one.
+        The model keeps its parameters, and another engine can train it.
         """
         try:
             try:

@@ -1,11 +1,11 @@
-"""Errors of a group, told in the numbers of the job and in PyTorch's words, and found again where PyTorch lost them.
+"""Errors of a group, with ranks of the job and in the words of PyTorch, and recovered where PyTorch lost them.
 
 The native layer numbers the members of each group from 0. An error that reaches the program names ranks as
-`torch.distributed.get_rank()` does, and its text says both where they differ. Where time was up, its text begins as that
-of PyTorch's own backends, which programs look for.
+`torch.distributed.get_rank()` returns them, and its text has both numbers if they differ. The text of a timeout begins
+like that of PyTorch's own backends, for which programs search.
 
-What waits in Python, and a backward pass under DDP, raises the exception itself. What PyTorch's C++ waits for through a
-future is a `RuntimeError` with its text; `original` returns the exception behind it:
+Waits in Python, and a backward pass under DDP, raise the exception itself. If the C++ code of PyTorch waits through a
+future, it raises a `RuntimeError` with the text; `original` returns the exception behind it:
 
     from hexagram.torch.errors import original
 
@@ -26,18 +26,18 @@ import torch.distributed as dist
 
 from hexagram import DeadlineExceeded, Error, SystemFailure
 
-#: The last errors that reached the program, without their tracebacks, which would keep tensors.
+#: The last errors that reached the program, without their tracebacks, which would keep tensors alive.
 _told: deque[tuple[str, Error]] = deque(maxlen=64)
 
 
 class StillUnderWay(Error, TimeoutError):
-    """The time of one `work.wait(timeout)` was up. The operation goes on, and may be waited for again."""
+    """A `work.wait(timeout)` has timed out. The operation continues, and may be waited for again."""
 
 
 def in_job(error: Error, ranks: Sequence[int]) -> Error:
-    """Returns the error with its ranks, members' numbers in a group, as numbers in the job: `ranks[member]`.
+    """Returns the error with its ranks converted from members of a group to ranks of the job: `ranks[member]`.
 
-    Once only: an error that comes by again stays as it is.
+    Only once: an error that passes again does not change.
     """
     if isinstance(error, StillUnderWay) or getattr(error, "is_in_job", False):
         return error
@@ -54,8 +54,8 @@ def in_job(error: Error, ranks: Sequence[int]) -> Error:
 
 
 def of_group(error: Error, ranks: Sequence[int]) -> Error:
-    """Returns the error of a group that could not be made: where a rank did not come, with its members and PyTorch's rule."""
-    if isinstance(error, SystemFailure) and dist.is_initialized():  # Else it is that of all ranks.
+    """Returns the error of a group that could not be created; for a missing rank, with its members and the rule."""
+    if isinstance(error, SystemFailure) and dist.is_initialized():  # Otherwise it concerns all ranks.
         numbers = ", ".join(map(str, ranks))
         error.args = (
             f"{error} (this group's ranks are ranks {numbers} of the job; PyTorch names a group by how many a rank has made "
@@ -73,9 +73,10 @@ def keep(error: Error) -> None:
 
 
 def original(error: BaseException) -> Error | None:
-    """Returns the error of hexagram that `error` is, was raised from, or has the text of; None if there is none.
+    """Returns the hexagram error that `error` is, was raised from, or has the text of; None if there is none.
 
-    PyTorch's C++ turns what fails behind a future into a `RuntimeError` that has its text. The last 64 errors are found.
+    The C++ code of PyTorch turns a failure behind a future into a `RuntimeError` with its text. The last 64 errors are
+    found.
     """
     seen: BaseException | None = error
     while seen is not None:

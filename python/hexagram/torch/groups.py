@@ -1,4 +1,4 @@
-"""Parameter groups of the engine's optimizers: learning rates and weight decays, of which the engine is told factors."""
+"""Parameter groups of the engine optimizers: learning rates and weight decays, passed to the engine as factors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from hexagram import UsageError
 
-#: What a group may have.
+#: Valid entries of a group.
 NAMES = ("params", "lr", "weight_decay")
 
 
 def all_groups(
     groups: Sequence[dict[str, Any]] | None, names: Sequence[str], parameters: Sequence[nn.Parameter]
 ) -> list[dict[str, Any]]:
-    """Returns the groups of a model's parameters, before them one of all that are in none.
+    """Returns the groups of the parameters of a model, after one of all parameters that are in none.
 
-    Raises `UsageError` for what is no group, an option that a group does not have, and a parameter that the model does not
+    Raises `UsageError` for an invalid group, an option that groups do not have, and a parameter that the model does not
     train, or that is in two groups.
     """
     named = {id(parameter): name for name, parameter in zip(names, parameters, strict=True)}
@@ -39,7 +39,7 @@ def all_groups(
 
 
 def check_group(group: Any) -> None:
-    """Raises `UsageError` for what is no group of the engine's optimizer."""
+    """Raises `UsageError` for an invalid group of an engine optimizer."""
     if not isinstance(group, dict) or "params" not in group:
         raise UsageError(
             f"groups has {group!r}; use dictionaries such as {{'params': …, 'lr': 1e-4, 'weight_decay': 0.0}}"
@@ -55,7 +55,7 @@ def check_group(group: Any) -> None:
 def names_of(
     groups: Sequence[dict[str, Any]], names: Sequence[str], parameters: Sequence[nn.Parameter]
 ) -> tuple[list[set[str]], float]:
-    """Returns the names in each group, and the largest weight decay, as the engine takes them."""
+    """Returns the names in each group, and the largest weight decay, in the form for the engine."""
     named = {id(parameter): name for name, parameter in zip(names, parameters, strict=True)}
     members = [{named[id(parameter)] for parameter in group["params"]} for group in groups]
     return members, max(float(group.get("weight_decay", 0.0)) for group in groups)
@@ -64,10 +64,10 @@ def names_of(
 def factors(
     groups: Sequence[dict[str, Any]], own_decay: float | None, spelled: str
 ) -> tuple[float | None, list[tuple[float, float]]]:
-    """Returns the learning rate of a step, and each group's factors of it and of the optimizer's weight decay.
+    """Returns the learning rate of a step, and the factors of each group for it and for the weight decay.
 
-    The rate is the first group's, or the largest where that is 0. Raises `UsageError` for a weight decay that is no multiple
-    of the optimizer's.
+    The rate is that of the first group, or the largest if that is 0. Raises `UsageError` for a weight decay that is not
+    a multiple of that of the optimizer.
     """
     rates = [group["lr"] for group in groups]
     if rates[0] is None:
@@ -79,7 +79,7 @@ def factors(
 
 
 def decay_factor(group: dict[str, Any], own_decay: float | None, spelled: str) -> float:
-    """Returns a group's factor of the optimizer's weight decay."""
+    """Returns the factor of a group for the weight decay of the optimizer."""
     decay = float(group["weight_decay"])
     if decay == (own_decay or 0.0):
         return 1.0

@@ -3,11 +3,11 @@
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(*hexagram.torch.hook("bytegrad"))
 
-Every algorithm that works on gradients alone can be a hook. One that works on parameters (local SGD, gossip,
-asynchronous averages) or brings an optimizer needs :class:`hexagram.torch.DataParallel` in DDP's place.
+Every algorithm that works only on gradients can be a hook. For one that works on parameters (local SGD, gossip,
+asynchronous averages) or names an optimizer, use :class:`hexagram.torch.DataParallel` instead of DDP.
 """
 
-# Annotations are not put off in this file: DDP looks at those of its hooks.
+# Annotations are evaluated in this file: DDP checks those of its hooks.
 
 from collections.abc import Callable
 
@@ -23,9 +23,9 @@ from .worlds import Ranks, communicator_of
 
 
 class HookState:
-    """What a hook keeps from bucket to bucket: the algorithm with its error feedback, by the bucket's number.
+    """State of a hook from bucket to bucket: the algorithm with its error feedback, by bucket index.
 
-    DDP cuts its buckets anew after the first iteration, so that states begin with the second.
+    DDP recreates its buckets after the first iteration, so states begin with the second.
     """
 
     def __init__(self, native: CommunicationHook, optimizer: torch.optim.Optimizer | None):
@@ -34,19 +34,19 @@ class HookState:
         self.pending: list[tuple[Future, torch.Tensor]] = []
 
     def set_learning_rate(self, rate: float) -> None:
-        """Tells algorithms that ask for it the learning rate, the same on all ranks. With an optimizer it is not needed."""
+        """Passes the learning rate, the same on all ranks, to algorithms that need it. Not needed with an optimizer."""
         self.native.set_learning_rate(rate)
 
     def close(self) -> None:
-        """Ends the hook's communication, after the last iteration on all ranks."""
+        """Ends the communication of the hook, after the last iteration on all ranks."""
         self.native.close()
 
 
 def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
     """Communicates one bucket of DDP; returns a future with its gradients as the algorithm left them.
 
-    The call with the last bucket of an iteration waits for all of them, as DDP would do next: so no other thread has to
-    complete the futures, and a failure is raised from ``backward()`` as what it is, such as ``hexagram.PeerFailed``.
+    The call with the last bucket of an iteration waits for all of them, as DDP would do next. So no other thread must
+    complete the futures, and ``backward()`` raises the original exception, such as ``hexagram.PeerFailed``.
     """
     gradients = bucket.buffer()
     if gradients.layout is not torch.strided:
@@ -59,7 +59,7 @@ def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
         state.pending.clear()
         if state.optimizer is not None:
             state.native.set_learning_rate(state.optimizer.param_groups[0]["lr"])
-    # A complex number is two real ones, as it lies in the bucket, of which DDP's own views are too short.
+    # A complex number is two real ones in the bucket, for which the views of DDP are too short.
     shapes = [[*part.shape, 2] if part.is_complex() else list(part.shape) for part in bucket.parameters()]
     tensors = [(f"{bucket.index()}.{at}", shape) for at, shape in enumerate(shapes)]
     future: Future[torch.Tensor] = Future()
@@ -81,15 +81,15 @@ def hook(
     seed: int = 0,
     hierarchical: bool = False,
 ) -> tuple[HookState, Callable[[HookState, GradBucket], Future[torch.Tensor]]]:
-    """Returns what ``register_comm_hook`` takes: a state and a function.
+    """Returns the arguments of ``register_comm_hook``: a state and a function.
 
-    `algorithm` is a spelling of the registry: ``"bytegrad"``, ``"topk-ef(fraction=5%)"``. `optimizer` tells the learning
-    rate to algorithms that ask for it; without it `learning_rate` is that of the first steps, and
-    :meth:`HookState.set_learning_rate` tells others. `process_group` has the ranks: that of the DDP model, or by default all. `seed` is that of the
-    algorithm's random numbers; with `hierarchical`, ranks of one host communicate first.
+    `algorithm` is a spelling of the registry: ``"bytegrad"``, ``"topk-ef(fraction=5%)"``. `optimizer` provides the
+    learning rate for algorithms that need it; without it, `learning_rate` is that of the first steps, and
+    :meth:`HookState.set_learning_rate` sets later ones. `process_group` is that of the DDP model, by default all ranks.
+    `seed` is that of the random numbers of the algorithm; with `hierarchical`, ranks of one host communicate first.
 
-    Raises `UsageError`, on all ranks, for an algorithm that works on parameters or names its optimizer, and for one that
-    asks for the learning rate where neither tells it. A collective call::
+    Raises `UsageError`, on all ranks, for an algorithm that works on parameters or names its optimizer, and for one
+    that needs a learning rate if there is none. A collective call::
 
         ddp = DistributedDataParallel(model)
         ddp.register_comm_hook(*hexagram.torch.hook("powersgd(rank=4)", optimizer=optimizer))

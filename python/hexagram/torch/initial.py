@@ -1,8 +1,8 @@
-"""What optimizers of PyTorch begin with: rank 0's state on all ranks, as parameters and buffers do. Where ranks run out of
-data at different times they end so, too, with the state of one that trained to the last step.
+"""Initial state of PyTorch optimizers: all ranks start with that of rank 0, as with parameters and buffers. If ranks
+run out of data at different times, they end with the state of one that trained to the last step.
 
-An optimizer that has stepped before, or was restored on rank 0 alone, would take other steps there than elsewhere. An
-outline of rank 0's state goes first: its structure, with an empty tensor in the place of each. Tensors follow.
+An optimizer that has stepped before, or was restored only on rank 0, would make different steps there. An outline of
+the state of rank 0 is sent first: its structure, with empty tensors. The tensors follow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ Broadcast = Callable[[Sequence[Tensor]], None]
 
 
 def share_optimizers(optimizers: Sequence[Optimizer], group: Communicator, broadcast: Broadcast, root: int = 0) -> None:
-    """Gives the optimizers of all ranks the state and the options of the root's, bit for bit. A collective call.
+    """Gives the optimizers of all ranks the state and the options of the root, bit for bit. A collective call.
 
-    Options that are neither numbers, texts nor tensors, such as functions, stay each rank's own. Raises `UsageError` on
-    all ranks if their optimizers are of other kinds or have other groups than the root's, or have a state that cannot
-    travel.
+    Options that are not numbers, texts or tensors, such as functions, stay local to each rank. Raises `UsageError` on
+    all ranks if their optimizers differ in kind or groups from those of the root, or have a state that cannot be sent.
 
     >>> share_optimizers([torch.optim.Adam(net.parameters())], world.communicator, engine.broadcast_state)  # doctest: +SKIP
     """
@@ -45,9 +44,9 @@ def share_optimizers(optimizers: Sequence[Optimizer], group: Communicator, broad
 
 
 def outline(optimizer: Optimizer) -> dict[str, Any]:
-    """Returns an optimizer's kind, the sizes of its groups, and its state with tensors that have no elements.
+    """Returns the kind of an optimizer, the sizes of its groups, and its state with empty tensors.
 
-    ``error`` is there for a state that cannot travel, and says why.
+    ``error`` is the reason if a state cannot be sent.
     """
     told: dict[str, Any] = {
         "kind": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
@@ -62,20 +61,20 @@ def outline(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def outlines_of_root(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> list[dict[str, Any]]:
-    """Returns what the root gives, which is the only one to give anything."""
+    """Returns the outlines of the root, which alone passes them."""
     file = io.BytesIO()
     if own is not None:
         torch.save(own, file)
     length = torch.tensor([len(file.getvalue())])
     broadcast([length])
     content = bytearray(file.getvalue()) if own is not None else bytearray(int(length.item()))
-    # Its own memory, as a tensor: without numpy, which PyTorch does not need.
+    # Its own memory, as a tensor: without numpy, which PyTorch does not require.
     broadcast([torch.frombuffer(content, dtype=torch.uint8)])
     return own if own is not None else torch.load(io.BytesIO(content), weights_only=True)
 
 
 def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], group: Communicator, root: int) -> None:
-    """Raises `UsageError` on all ranks unless the state of the root fits everywhere."""
+    """Raises `UsageError` on all ranks unless the state of the root fits on all of them."""
     if errors := [f"{one['kind']} has a state of {one['error']}" for one in sent if "error" in one]:
         raise UsageError(
             f"rank {root}'s optimizer cannot be that of all ranks: {errors[0]}; make it anew, or give it a plain state"
@@ -92,24 +91,24 @@ def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], group: Communic
 
 
 def kinds(outlines: Sequence[dict[str, Any]]) -> str:
-    """Returns optimizers as a message has them."""
+    """Returns optimizers as text for a message."""
     return ", ".join(f"{one['kind'].rsplit('.', 1)[-1]} of {sum(map(len, one['groups']))}" for one in outlines)
 
 
 def adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Gives an optimizer the root's state; options that did not travel stay its own."""
+    """Gives an optimizer the state of the root; options that were not sent do not change."""
     groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
     optimizer.load_state_dict(state | {"param_groups": [own | sent for own, sent in groups]})
 
 
 def plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the state of an optimizer without options that cannot travel."""
+    """Returns the state of an optimizer without options that cannot be sent."""
     groups = [{name: value for name, value in group.items() if is_plain(value)} for group in state["param_groups"]]
     return state | {"param_groups": groups}
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether a value consists of numbers, texts and dense tensors alone."""
+    """Returns whether a value consists only of numbers, texts and dense tensors."""
     if isinstance(value, dict):
         return all(map(is_plain, value)) and all(map(is_plain, value.values()))
     if isinstance(value, list | tuple):
@@ -120,7 +119,7 @@ def is_plain(value: Any) -> bool:
 
 
 def with_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Returns a plain value in which each tensor is replaced by what `function` returns for it."""
+    """Returns a plain value in which each tensor is replaced by the result of `function`."""
     if isinstance(value, dict):
         return {name: with_tensors(inner, function) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What of a model is trained: its parameters in the order of the forward pass, and its buffers."""
+"""Trained parts of a model: its parameters in the order of the forward pass, and its buffers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .tensors import DTYPES
 
 
 def ignored(module: nn.Module) -> set[str]:
-    """Returns the names that DDP is told to ignore, as each rank's own."""
+    """Returns the names that DDP ignores, which are local to each rank."""
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
 
 
 def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
-    """Returns names and parameters that are trained: those that require gradients and are not to be ignored.
+    """Returns names and parameters to train: those that require gradients and are not ignored.
 
-    Raises `UsageError` for one that is not a dense tensor of floats in host memory, and if there is none.
+    Raises `UsageError` for one that is not a dense tensor of floats in host memory, and without any.
     """
     left_out = ignored(module)
     named = [(name, one) for name, one in module.named_parameters() if one.requires_grad and name not in left_out]
@@ -38,7 +38,7 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
 
 
 def model_buffers(module: nn.Module) -> list[Tensor]:
-    """Returns the model's buffers, such as running statistics, but for those to be ignored.
+    """Returns the buffers of the model, such as running statistics, except those to ignore.
 
     Raises `UsageError` for one that is not a dense tensor in host memory.
     """
@@ -46,7 +46,7 @@ def model_buffers(module: nn.Module) -> list[Tensor]:
 
 
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Returns what :func:`model_buffers` does, by name."""
+    """Returns the result of :func:`model_buffers` by name."""
     left_out = ignored(module)
     named = {name: buffer for name, buffer in module.named_buffers() if name not in left_out}
     for name, buffer in named.items():
@@ -55,9 +55,10 @@ def named_buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def model_frozen(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the model's parameters that are not trained, by name, but for those to be ignored.
+    """Returns the parameters of the model that are not trained, by name, except those to ignore.
 
-    All ranks have rank 0's, as under DDP. What is not a dense tensor in host memory stays each rank's own.
+    All ranks have those of rank 0, as under DDP. Tensors that are not dense or not in host memory stay local to each
+    rank.
     """
     left_out = ignored(module)
     named = ((name, one) for name, one in module.named_parameters() if not one.requires_grad and name not in left_out)
@@ -67,7 +68,7 @@ def model_frozen(module: nn.Module) -> dict[str, Tensor]:
 
 
 def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:
-    """Raises `UsageError` for two parameters in the same memory: the engine would give each a place of its own."""
+    """Raises `UsageError` for two parameters in the same memory: the engine would separate them."""
     places = []
     for name, parameter in zip(names, parameters, strict=True):
         if parameter.numel():
@@ -85,7 +86,7 @@ def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:
 
 
 def check_place(name: str, tensor: Tensor) -> None:
-    """Raises `UsageError` for a tensor that is not in host memory, or of another layout than that of dense ones."""
+    """Raises `UsageError` for a tensor that is not dense or not in host memory."""
     if not tensor.is_cpu:
         raise UsageError(
             f"{name} is on {tensor.device}, and the engine works in host memory; keep the model on the CPU, or use "
@@ -99,6 +100,6 @@ def check_place(name: str, tensor: Tensor) -> None:
 
 
 def described(names: Sequence[str], parameters: Sequence[Tensor]) -> list[tuple[str, str, list[int]]]:
-    """Returns name, element type and shape of each parameter, as the engine takes them."""
+    """Returns name, element type and shape of each parameter, in the form for the engine."""
     pairs = zip(names, parameters, strict=True)
     return [(name, DTYPES[parameter.dtype], list(parameter.shape)) for name, parameter in pairs]

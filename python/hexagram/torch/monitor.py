@@ -1,7 +1,7 @@
-"""`monitored_barrier`: a barrier that names the ranks that did not come.
+"""`monitored_barrier`: a barrier that names the missing ranks.
 
-It goes through the group's store and not through the group, so that it also works while some ranks are stuck in a
-collective that others do not call, which is what it is for; and a barrier that fails leaves the group as it was.
+It uses the store of the group, not the group itself. So it also works while some ranks are stuck in a collective that
+others do not call, which is its purpose; and a failed barrier leaves the group intact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.distributed import Store
 
 
 class MonitoredBarrier:
-    """The barriers of one group: each has keys of its own in the store."""
+    """The barriers of one group: each has its own keys in the store."""
 
     def __init__(self, store: Store, rank: int, size: int):
         self.store = store
@@ -22,10 +22,10 @@ class MonitoredBarrier:
         self.count = 0
 
     def wait(self, seconds: float, wait_all_ranks: bool) -> None:
-        """Waits for all ranks, `seconds` at most.
+        """Waits for all ranks, at most `seconds`.
 
-        Raises `RuntimeError`: on rank 0 with the first rank that did not come, or all of them with `wait_all_ranks`; on
-        the others with rank 0's reason.
+        Raises `RuntimeError`: on rank 0 with the first missing rank, or with all of them for `wait_all_ranks`; on the
+        others with the reason of rank 0.
         """
         prefix = f"hexagram/monitored_barrier/{self.count}"
         self.count += 1
@@ -35,7 +35,7 @@ class MonitoredBarrier:
             self.follow(prefix, seconds)
 
     def lead(self, prefix: str, seconds: float, wait_all_ranks: bool) -> None:
-        """Looks for each rank in turn, and tells all of them what came of it."""
+        """Waits for each rank in turn, and sends the result to all of them."""
         start = time.monotonic()
         missing: list[int] = []
         for rank in range(1, self.size):
@@ -52,26 +52,26 @@ class MonitoredBarrier:
         self.store.set(f"{prefix}/end", "")
 
     def fail(self, prefix: str, reason: str) -> None:
-        """Tells the others why the barrier failed, and raises it here."""
+        """Sends the reason of the failure to the others, and raises it here."""
         self.store.set(f"{prefix}/end", reason)
         raise RuntimeError(f"[hexagram] {reason}")
 
     def follow(self, prefix: str, seconds: float) -> None:
-        """Reports to rank 0, and waits for what it says."""
+        """Reports to rank 0, and waits for its result."""
         self.store.set(f"{prefix}/{self.rank}", "")
         came = f"[hexagram] Rank {self.rank} successfully reached monitoredBarrier, but received errors"
-        # Rank 0 may have come just before its time was up, and then waits as long again.
+        # Rank 0 may have arrived just before its timeout, and then waits for the same time again.
         if not self.has(f"{prefix}/end", 2 * seconds):
             raise RuntimeError(f"{came} while waiting for send/recv from rank 0: no answer in {2 * seconds:.1f} s")
         if reason := self.store.get(f"{prefix}/end").decode():
             raise RuntimeError(f"{came} while waiting for send/recv from rank 0: {reason}")
 
     def has(self, key: str, seconds: float) -> bool:
-        """Returns whether the store has a key, for which it waits `seconds` at most."""
+        """Returns whether the store has a key, after waiting at most `seconds`."""
         if seconds <= 0:
             return self.store.check([key])
         try:
             self.store.wait([key], timedelta(seconds=seconds))
-        except RuntimeError:  # The store's DistStoreError: no value in time.
+        except RuntimeError:  # DistStoreError of the store: no value in time.
             return False
         return True

@@ -1,4 +1,4 @@
-"""The optimizer that steps: one of PyTorch, of which the engine only knows the form, or the engine's own."""
+"""The optimizer: one of PyTorch, of which the engine knows only the form, or one of the engine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hexagram._native import Engine
 from .groups import factors
 from .slots import load_slots, slots
 
-#: Options of optimizers that the engine's have in their spelling.
+#: Options of optimizers that engine optimizers have in their spelling.
 SPELLED = ("momentum", "dampening", "nesterov", "betas", "eps", "amsgrad", "maximize")
 
 
 class EngineOptimizer(Optimizer):
-    """The engine's optimizer as one of PyTorch: learning rate schedules and loops take it for one.
+    """The engine optimizer as a PyTorch optimizer, for learning rate schedules and loops.
 
-    Each group has a learning rate ``lr`` and a ``weight_decay``, which may be changed from step to step. `state_dict` has
-    what the engine's optimizer remembers; with :meth:`DataParallel.checkpoint` it goes by itself.
+    Each group has a learning rate ``lr`` and a ``weight_decay``, which may change from step to step. `state_dict`
+    contains the state of the engine optimizer; :meth:`DataParallel.checkpoint` includes it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EngineOptimizer(Optimizer):
         traits = engine.traits()
         self.engine = engine
         self.spelled = traits["optimizer"]
-        #: Weight decay that the engine is told factors of; None if the optimizer has none, or several.
+        #: Weight decay to which the factors of the engine apply; None if the optimizer has none, or several.
         self.own_decay: float | None = traits["weight_decay"]
         self.parameters = list(parameters)
         self._is_made = False
@@ -46,11 +46,11 @@ class EngineOptimizer(Optimizer):
         super().__init__([dict(group) for group in groups], defaults)
         self._is_made = True
         self._step = step
-        # What cannot be is said before the first step.
+        # Invalid groups are errors before the first step.
         self.group_factors()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raises `UsageError` once the optimizer is made: groups are named with `DataParallel`."""
+        """Raises `UsageError` after creation: pass groups to `DataParallel`."""
         if self._is_made:
             raise UsageError(
                 "the engine's optimizer has the parameters that the model had when DataParallel was made, each in one group; "
@@ -59,9 +59,9 @@ class EngineOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def group_factors(self) -> tuple[float | None, list[tuple[float, float]]]:
-        """Returns the learning rate of the step, and each group's factors of it and of the weight decay.
+        """Returns the learning rate of the step, and the factors of each group for it and for the weight decay.
 
-        Raises `UsageError` for an option of a group that the engine does not follow.
+        Raises `UsageError` for an option of a group that the engine does not support.
         """
         for group in self.param_groups:
             if strange := [name for name in SPELLED if name in group]:
@@ -72,11 +72,11 @@ class EngineOptimizer(Optimizer):
         return factors(self.param_groups, self.own_decay, self.spelled)
 
     def rate(self) -> float | None:
-        """Returns the learning rate of the step, as algorithms and the other ranks are told it."""
+        """Returns the learning rate of the step for algorithms and for the other ranks."""
         return self.group_factors()[0]
 
     def follow_groups(self) -> float | None:
-        """Tells the engine of groups that have changed; returns the learning rate of the step."""
+        """Passes changed groups to the engine; returns the learning rate of the step."""
         rate, now = self.group_factors()
         if now != (self._told or [(1.0, 1.0)] * len(now)):
             self.engine.set_group_factors(now)
@@ -85,7 +85,7 @@ class EngineOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Makes one step with the gradients of the last backward pass; returns what `closure` returned."""
+        """Makes one step with the gradients of the last backward pass; returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,44 +94,45 @@ class EngineOptimizer(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns groups and state in PyTorch's form: for each parameter ``step``, and the tensors that are remembered.
+        """Returns groups and state in the form of PyTorch: for each parameter ``step``, and its state tensors.
 
-        These are named as the engine's optimizer has them, such as ``first-moment``. Between steps; of this rank's own.
+        They have the names of the engine optimizer, such as ``first-moment``. Call it between steps; local to this
+        rank.
         """
         return self.groups_dict() | {"state": slots(self.engine, self.in_groups(), self.parameters)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with a state that :meth:`state_dict` returned, which all ranks must load. Between steps.
+        """Continues with a state from :meth:`state_dict`, which all ranks must load. Call it between steps.
 
-        Raises `UsageError` for the state of another optimizer, and then changes nothing.
+        Raises `UsageError` for the state of another optimizer, without changing anything.
         """
         load_slots(self.engine, self.in_groups(), self.parameters, state_dict, self.spelled)
         self.load_groups(state_dict)
 
     def groups_dict(self) -> dict[str, Any]:
-        """Returns the groups as `state_dict` has them, without a state: a checkpoint has that of the engine."""
+        """Returns the groups in the form of `state_dict`, without a state: a checkpoint contains that of the engine."""
         return super().state_dict()
 
     def load_groups(self, state_dict: dict[str, Any]) -> None:
-        """Takes over the groups of a state."""
+        """Restores the groups of a state."""
         super().load_state_dict(state_dict | {"state": {}})
         for group in self.param_groups:
-            # A checkpoint of an earlier version has none.
+            # A checkpoint of an earlier version does not have one.
             group.setdefault("weight_decay", self.defaults["weight_decay"])
 
     def in_groups(self) -> list[int]:
-        """Returns the parameters' numbers in the order of the groups."""
+        """Returns the indices of the parameters in the order of the groups."""
         number = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         return [number[id(parameter)] for group in self.param_groups for parameter in group["params"]]
 
 
 def rate_of(optimizer: Any) -> float | None:
-    """Returns the learning rate of an optimizer as algorithms are told it: that of its first group."""
+    """Returns the learning rate of an optimizer for algorithms: that of its first group."""
     return optimizer.rate() if isinstance(optimizer, EngineOptimizer) else optimizer.param_groups[0]["lr"]
 
 
 def compared_rate(optimizers: Sequence[Optimizer], engine: Engine) -> float | None:
-    """Returns the learning rate that ranks compare in a step: with several groups each in its turn."""
+    """Returns the learning rate that ranks compare in a step: with several groups, one group per step, in turn."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if len(groups) < 2:
         return None
@@ -140,7 +141,7 @@ def compared_rate(optimizers: Sequence[Optimizer], engine: Engine) -> float | No
 
 
 def form(optimizer: Optimizer) -> str:
-    """Returns the form of an optimizer's step, as algorithms ask for it: ``plain``, ``decaying`` or ``other``.
+    """Returns the form of the step of an optimizer: ``plain``, ``decaying`` or ``other``.
 
     Plain is x ← x − γ g; decaying adds weight decay to that.
     """

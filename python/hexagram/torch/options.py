@@ -1,6 +1,6 @@
-"""The options of `DataParallel`: which there are, what each takes, and what of it goes together.
+"""The options of `DataParallel`: their names, their values, and valid combinations.
 
-Everything is looked at before anything is communicated, so that what is wrong with one is said by its name.
+All options are checked before any communication, so that errors name the option.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .algorithm import Algorithm
 
 
 class Kind:
-    """What an option takes: in words, and as a function that tells whether a value is one."""
+    """Values of an option: a description, and a function that checks a value."""
 
     def __init__(self, words: str, holds: Callable[[Any], bool]):
         self.words = words
@@ -27,7 +27,7 @@ class Kind:
 
 
 def is_whole(value: Any) -> bool:
-    """Returns whether a value is a whole number, and not a truth value, which Python takes for one."""
+    """Returns whether a value is an integer, excluding booleans."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -37,7 +37,7 @@ def is_number(value: Any) -> bool:
 
 
 def word(*words: str) -> Kind:
-    """Returns the kind of an option that is one of several words."""
+    """Returns the kind of an option whose value is one of several words."""
     return Kind(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
@@ -45,7 +45,7 @@ BYTES = Kind("a number of bytes, 1 or more", lambda value: is_whole(value) and v
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
 POSITIVE = Kind("a number above 0", lambda value: is_number(value) and value > 0)
 
-#: What each option of the engine takes; None stands for its default.
+#: Kind of each option of the engine; None stands for its default.
 KINDS = {
     "bucket_bytes": BYTES,
     "first_bucket_bytes": BYTES,
@@ -71,9 +71,9 @@ def engine_options(
     algorithm: str | Algorithm,
     rate: float | None,
 ) -> dict[str, Any]:
-    """Returns all options of the engine by name, None for those with their defaults.
+    """Returns all options of the engine by name, with None for defaults.
 
-    Raises `UsageError` for a name that there is not, a value of a wrong kind, and what does not go together.
+    Raises `UsageError` for an unknown name, a value of a wrong kind, and an invalid combination.
     """
     if unknown := set(options) - set(KINDS):
         raise UsageError(f"DataParallel has no option {', '.join(sorted(unknown))}; use some of {', '.join(KINDS)}")
@@ -94,22 +94,22 @@ def engine_options(
     own = {
         "optimizer": optimizer if isinstance(optimizer, str) else None,
         "groups": None,
-        # For a GradScaler. Where the next forward pass waits for buckets, each is stepped with before all are known.
+        # For a GradScaler. If the next forward pass waits for buckets, each is stepped before all are known.
         "skip_overflows": options.get("loss_scale") is None and options.get("overlap") != "forward",
-        # PyTorch's have their own.
+        # PyTorch optimizers have their own.
         "learning_rate": rate if optimizer is None or isinstance(optimizer, str) else None,
     }
     return own | dict.fromkeys(KINDS) | listed | options
 
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
-    """Raises `UsageError` for a value that an option does not take."""
+    """Raises `UsageError` for an invalid value of an option."""
     if value is not None and not kind.holds(value):
         raise UsageError(f"{name} is {value!r}; use {kind.words}")
 
 
 def check_trained_by(optimizer: Any, algorithm: Any) -> None:
-    """Raises `UsageError` for what is no optimizer or no algorithm."""
+    """Raises `UsageError` for an invalid optimizer or algorithm."""
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         raise UsageError(f"algorithm is the class {algorithm.__name__}; make one of it: {algorithm.__name__}()")
     if not isinstance(algorithm, str | Algorithm):
@@ -123,7 +123,7 @@ def check_trained_by(optimizer: Any, algorithm: Any) -> None:
 
 
 def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
-    """Raises `UsageError` where nothing can be communicated beside the next forward pass."""
+    """Raises `UsageError` if communication cannot overlap with the next forward pass."""
     if isinstance(algorithm, Algorithm):
         raise UsageError(
             "the hooks of an algorithm in Python run on the training thread, so that no forward pass runs beside them; "
@@ -137,7 +137,7 @@ def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
 
 
 def check_rate(engine: Engine, optimizer: Any, algorithm: str | Algorithm, rate: float | None) -> None:
-    """Raises `UsageError`, and ends the engine, where the algorithm asks for a learning rate that nothing tells."""
+    """Raises `UsageError`, and ends the engine, if the algorithm needs a learning rate and there is none."""
     traits = engine.traits()
     if optimizer is None and rate is None and traits["needs_learning_rate"] and traits["names_optimizer"] is None:
         engine.close()
@@ -147,7 +147,7 @@ def check_rate(engine: Engine, optimizer: Any, algorithm: str | Algorithm, rate:
 
 
 def check_takes_groups(groups: Any, optimizer: Any, algorithm: str | Algorithm) -> None:
-    """Raises `UsageError` where groups are given, and the engine's optimizer is not named that would have them."""
+    """Raises `UsageError` for groups without an engine optimizer."""
     if not groups or isinstance(optimizer, str):
         return
     if optimizer is None:

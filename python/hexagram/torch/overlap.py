@@ -1,18 +1,18 @@
-"""Communication beside the next forward pass: what a step has left on its way, and who waits for it.
+"""Communication during the next forward pass: the unfinished work of a step, and the waits for it.
 
-    finish, step               return while buckets are on their way
+    finish, step               return while buckets are in progress
     parameters, gradients      become `Arriving`: other threads may be writing their values
-    module with parameters     a hook before its forward pass waits for just these, which become what they were
+    module with parameters     a hook before its forward pass waits for these only, which become ordinary again
     any other use of one       PyTorch asks the tensor's class first, and the class waits
 
-The hooks are the fast way. The class makes every other way right: ``F.linear(x, other.weight)``, clipping,
-``state_dict``, an optimizer of one's own. What needs no values, such as ``.shape``, ``.grad`` and ``.grad = None``, waits
-for nothing. A tensor that shares a parameter's memory, such as one that ``detach`` returned, is not a parameter: use it
-before the next step only.
+The hooks are the fast path. The class makes every other access correct: ``F.linear(x, other.weight)``, clipping,
+``state_dict``, your own optimizer. Accesses that need no values, such as ``.shape``, ``.grad`` and ``.grad = None``, do
+not wait. A tensor that shares memory with a parameter, such as the result of ``detach``, is not a parameter: use it
+only before the next step.
 
-Compiled and scripted code reads memory without asking a tensor's class. What ``torch.compile`` has returned waits for all
-parameters inside; before what was scripted or compiled in place, `DataParallel` waits for all there are, so call it through
-that.
+Compiled and scripted code reads memory without the class of a tensor. A module returned by ``torch.compile`` waits for
+all parameters inside. If a module was scripted or compiled in place, `DataParallel` waits for all parameters, so call
+the module through it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hexagram._native import Engine
 
 from .views import Views
 
-#: Attributes that tell nothing of values.
+#: Attributes that do not depend on values.
 FREE_ATTRIBUTES = (
     *(
         "shape",
@@ -48,7 +48,7 @@ FREE_ATTRIBUTES = (
     ),
     *("is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested"),
 )
-#: Functions that tell nothing of values, and change none.
+#: Functions that neither depend on values nor change any.
 FREE = {getattr(Tensor, name).__get__ for name in FREE_ATTRIBUTES} | {
     *(Tensor.grad.__set__, Tensor.requires_grad.__set__, Tensor.requires_grad_),
     *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.element_size),
@@ -58,11 +58,11 @@ FREE = {getattr(Tensor, name).__get__ for name in FREE_ATTRIBUTES} | {
 
 
 class Arriving(Tensor):
-    """A gradient on its way. Whoever uses its values waits for them; then it is a tensor like others again."""
+    """A gradient in progress. An access to its values waits for them; then it becomes an ordinary tensor again."""
 
     @classmethod
     def __torch_function__(cls, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function, when all tensors on their way among its arguments are here."""
+        """Calls a function after all tensors in progress among its arguments have arrived."""
         kwargs = kwargs or {}
         if function in FREE:
             with torch._C.DisableTorchFunctionSubclass():
@@ -72,34 +72,34 @@ class Arriving(Tensor):
 
 
 class ArrivingParameter(nn.Parameter):
-    """A parameter on its way, as :class:`Arriving`."""
+    """A parameter in progress, like :class:`Arriving`."""
 
     __torch_function__ = Arriving.__dict__["__torch_function__"]
 
     def __deepcopy__(self, memo: dict) -> Tensor:
-        """Returns a copy of the parameter, when it is here: it is not on its way."""
+        """Returns a copy of the parameter after it has arrived, as an ordinary tensor."""
         wait_for(self, None)
         return copy.deepcopy(self, memo)
 
 
-#: What each tensor on its way waits by: its overlap, and the number of its parameter.
+#: For each tensor in progress: its overlap, and the index of its parameter.
 WAITED_BY: dict[int, tuple[ForwardOverlap, int]] = {}
 
 
 @torch.compiler.disable
 def wait_for(args: Any, kwargs: Any) -> None:
-    """Waits for all tensors on their way among arguments."""
+    """Waits for all tensors in progress among arguments."""
     for tensor in tensors_in((args, kwargs)):
         overlap, index = WAITED_BY.get(id(tensor), (None, 0))
         if overlap is None:
-            # Somebody has made it of the class of another.
+            # Its class was changed in the meantime.
             tensor.__class__ = nn.Parameter if isinstance(tensor, ArrivingParameter) else Tensor
         else:
             overlap.wait([index])
 
 
 def tensors_in(arguments: Any) -> Iterator[Tensor]:
-    """Returns all tensors on their way in arguments, and in lists, tuples and dictionaries of them."""
+    """Returns all tensors in progress in arguments, and in lists, tuples and dictionaries of them."""
     if isinstance(arguments, (Arriving, ArrivingParameter)):
         yield arguments
     elif isinstance(arguments, (list, tuple)):
@@ -110,10 +110,10 @@ def tensors_in(arguments: Any) -> Iterator[Tensor]:
 
 
 class ForwardOverlap:
-    """What the engine's last step has left on its way, of one model."""
+    """The unfinished work of the last step of the engine, for one model."""
 
     def __init__(self, engine: Engine, views: Views, names: Sequence[str]):
-        # They may be on their way of another engine.
+        # They may be in progress in another engine.
         wait_for(views.parameters, None)
         for name, parameter in zip(names, views.parameters, strict=True):
             if type(parameter) is not nn.Parameter:
@@ -123,12 +123,12 @@ class ForwardOverlap:
                 )
         self.engine = engine
         self.views = views
-        #: Buckets on their way.
+        #: Buckets in progress.
         self.under_way: set[int] = set()
         self.bucket_of: list[int] = []
 
     def watch(self, module: nn.Module) -> list[RemovableHandle]:
-        """Lets each module that has parameters wait for them before its forward pass; returns the hooks for it."""
+        """Makes each module with parameters wait for them before its forward pass; returns the hooks for it."""
         self.module = module
         handles: list[RemovableHandle] = []
         index_of = {id(parameter): index for index, parameter in enumerate(self.views.parameters)}
@@ -148,11 +148,11 @@ class ForwardOverlap:
         return handles
 
     def hook(self, own: list[int]) -> Callable:
-        """Returns what waits for these parameters before a module's forward pass; for all where nothing is trained."""
+        """Returns the hook that waits for these parameters before a forward pass; for all outside training."""
         return Waiting(self, own)
 
     def leave(self) -> None:
-        """Takes note that all parameters and gradients are on their way."""
+        """Marks all parameters and gradients as in progress."""
         self.bucket_of = [0] * len(self.views.parameters)
         self.under_way = set(range(len(self.views.buckets)))
         for at, bucket in enumerate(self.views.buckets):
@@ -163,14 +163,14 @@ class ForwardOverlap:
                     WAITED_BY[id(tensor)] = (self, index)
 
     def tensors_of(self, index: int, of_parameter: type, of_gradient: type) -> Iterator[tuple[Tensor, type]]:
-        """Returns a parameter and its gradient, each with the class that it is to be of."""
+        """Returns a parameter and its gradient, each with its new class."""
         yield self.views.parameters[index], of_parameter
         if (gradient := self.views.given(index)) is not None:
             yield gradient, of_gradient
 
     def stepped(self, generation: int) -> None:
-        """Takes note of the optimizer's step, which leaves all parameters on their way."""
-        # Before others come: after the step the engine has them no more.
+        """Records the optimizer step, which leaves all parameters in progress."""
+        # Before new ones arrive: the engine drops them with the step.
         self.views.forget()
         if generation != self.views.generation:
             self.wait_for_all()
@@ -178,23 +178,23 @@ class ForwardOverlap:
         self.leave()
 
     def has_parts_without_hooks(self) -> bool:
-        """Returns whether a part of the module is such that nothing tells when it begins."""
+        """Returns whether a part of the module starts without a hook."""
         return any(without_hooks(module) for module in self.module.modules())
 
     def wait(self, parameters: Iterable[int]) -> None:
-        """Waits for the buckets of these parameters. Raises what has ended the communication of the last step."""
+        """Waits for the buckets of these parameters. Raises the error that ended the communication of the last step."""
         asked = [index for index in parameters if self.bucket_of[index] in self.under_way]
         if not asked:
             return
         if self.engine.wait_for(asked) != self.views.generation:
-            # Taking the views anew waits for all.
+            # Recreating the views waits for all.
             self.wait_for_all()
             return
         for at in {self.bucket_of[index] for index in asked}:
             self.arrived(at)
 
     def wait_for_all(self) -> None:
-        """Waits for all that is on its way."""
+        """Waits for all unfinished work."""
         if not self.under_way:
             return
         generation = self.engine.wait_for_all()
@@ -202,27 +202,27 @@ class ForwardOverlap:
         self.under_way.clear()
         for index in arrived:
             self.free(index)
-        # It may cut the buckets anew.
+        # It may recreate the buckets.
         self.views.refresh(generation)
         for index in arrived:
             self.views.fetch(index)
 
     def arrived(self, at: int) -> None:
-        """Gives a bucket's parameters and gradients back, as they now are."""
+        """Restores the parameters and gradients of a bucket, with their new values."""
         self.under_way.discard(at)
         for index, *_ in self.views.buckets[at].members:
             self.free(index)
             self.views.fetch(index)
 
     def free(self, index: int) -> None:
-        """Makes a parameter and its gradient what they were."""
+        """Restores the classes of a parameter and its gradient."""
         for tensor, kind in self.tensors_of(index, nn.Parameter, Tensor):
             if WAITED_BY.pop(id(tensor), None):
                 tensor.__class__ = kind
 
 
 class Waiting:
-    """The hook before a module's forward pass. A copy of the module has none: it waits for nothing."""
+    """The hook before the forward pass of a module. A copy of the module has none, and does not wait."""
 
     def __init__(self, overlap: ForwardOverlap, own: list[int]):
         self.overlap = overlap
@@ -230,7 +230,7 @@ class Waiting:
 
     @torch.compiler.disable
     def __call__(self, module: nn.Module, _: Any) -> None:
-        """Waits for the module's own parameters, or for all where nothing is trained."""
+        """Waits for the parameters of the module, or for all outside training."""
         if self.overlap.under_way:
             is_training = module.training and torch.is_grad_enabled()
             self.overlap.wait(self.own) if is_training else self.overlap.wait_for_all()
@@ -240,12 +240,12 @@ class Waiting:
         return nothing
 
     def __reduce__(self) -> tuple:
-        """Returns how the hook of a pickled copy is made."""
+        """Returns how to create the hook of a pickled copy."""
         return partial, (nothing,)
 
 
 def nothing(*_: Any) -> None:
-    """Waits for nothing."""
+    """Does not wait."""
 
 
 def without_hooks(module: nn.Module) -> bool:

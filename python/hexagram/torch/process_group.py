@@ -1,10 +1,10 @@
-"""The process group: what torch.distributed calls, by the names that it calls it by.
+"""The process group: the methods that torch.distributed calls, under its names.
 
-`Operations` has every operation once. Two classes carry them: `HexagramProcessGroup` stands for a whole group of
-PyTorch, which costs least and is what `init_process_group("hexagram")` makes; `HexagramBackend` stands for the CPU in a
-group of several devices, such as `cpu:hexagram_device,cuda:nccl`, which PyTorch allows from 2.14 on.
+`Operations` has every operation once. Two classes inherit it: `HexagramProcessGroup` is a whole process group of
+PyTorch, with the lowest overhead, created by `init_process_group("hexagram")`; `HexagramBackend` is the CPU backend in
+a group of several devices, such as `cpu:hexagram_device,cuda:nccl`, which PyTorch supports since 2.14.
 
-Names have changed between versions of PyTorch; each operation has all of them.
+Names have changed between versions of PyTorch; each operation has all of its names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .work import Finished, Operation, Pending, seconds
 class Operations:
     """Every operation of a group, over a world of its members."""
 
-    # PyTorch asks these of a backend; C++ would ask Python again for what Python does not say.
+    # PyTorch reads these of a backend; C++ would call Python again for missing ones.
     supports_splitting = False
     supports_coalescing = False
     supports_shrinking = False
@@ -45,9 +45,9 @@ class Operations:
     _supports_time_estimate = False
 
     def open(self, name: str, store: dist.Store, ranks: Sequence[int], timeout: timedelta) -> None:
-        """Joins the group's world: this rank's number and the group's size are set already.
+        """Joins the world of the group; the number of this rank and the size are already set.
 
-        `name` is the backend's, `ranks` are the members' numbers in the job.
+        `name` is that of the backend, `ranks` are the ranks of the members in the job.
         """
         self.backend_name = name
         self.ranks = list(ranks)
@@ -59,12 +59,12 @@ class Operations:
         self.comm = self.world.communicator
         self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
 
-    # How an operation is carried out.
+    # Execution of an operation.
 
     def carry_out(
         self, title: str, steps: Iterable[Step], inputs: Sequence[Tensor], result: list, opts: Any
     ) -> dist.Work:
-        """Carries out steps in their order: to the end for a synchronous call, else in the background."""
+        """Runs steps in order: to the end for a synchronous call, otherwise in the background."""
         timeout = self.seconds(opts)
         end = profile.begin(self.backend_name, title, inputs)
         try:
@@ -86,7 +86,7 @@ class Operations:
         return Finished(result)
 
     def seconds(self, opts: Any) -> float | None:
-        """Returns the time that a call allows, in seconds; None for the group's."""
+        """Returns the timeout of a call, in seconds; None for that of the group."""
         return seconds(getattr(opts, "timeout", None))
 
     # Collectives.
@@ -220,7 +220,7 @@ class Operations:
         finish: Callable | None = None,
         source: int | None = None,
     ) -> Pending:
-        """Posts a message, of which nobody has to wait for the end."""
+        """Posts a message; the caller need not wait for its end."""
         end = profile.begin(self.backend_name, title, tensors)
         try:
             native = call()
@@ -251,33 +251,33 @@ class Operations:
     getSize = size
 
     def name(self) -> str:
-        """Returns "hexagram", under whatever name the group was asked for: C++ looks for Gloo itself behind "gloo"."""
+        """Returns "hexagram", whatever the requested name: for "gloo", C++ expects Gloo itself."""
         return "hexagram"
 
     getBackendName = name
     _get_backend_name = name
 
     def _set_sequence_number_for_group(self) -> None:
-        """Does nothing: the native layer numbers operations from the start."""
+        """Has no effect: the native layer numbers operations from the start."""
 
     def shutdown(self) -> None:
-        """Leaves the group's world. Operations under way end first, for at most the group's timeout."""
+        """Leaves the world of the group. Operations in progress end first, within the timeout of the group."""
         self.world.close()
 
     def abort(self) -> None:
-        """Ends operations under way with an error, here and on the other members, and leaves the group's world."""
+        """Ends operations in progress with an error, here and on the other members, and leaves the world."""
         self.world.abort("aborted the process group")
         self.world.close()
 
 
 @uncompiled
 class HexagramProcessGroup(Operations, dist.ProcessGroup):
-    """A process group of PyTorch, all of whose tensors are on the CPU."""
+    """A process group of PyTorch for tensors on the CPU."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
         try:
             dist.ProcessGroup.__init__(self, store, rank, len(ranks))
-        except TypeError:  # PyTorch 2.8 lets a subclass have no store beneath.
+        except TypeError:  # PyTorch 2.8 allows subclasses without a store.
             dist.ProcessGroup.__init__(self, rank, len(ranks))
         self.store = store
         self.group_rank = rank
@@ -326,9 +326,9 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
     get_backend = _get_backend
 
     def _set_default_backend(self, kind: Any) -> None:
-        """Does nothing: the group is its own backend."""
+        """Has no effect: the group is its own backend."""
 
-    # What `dist.split_group` asks for from PyTorch 2.14 on; before, it is for groups of NCCL only.
+    # Required by `dist.split_group` since PyTorch 2.14; before, it supports only NCCL groups.
     supports_splitting = True
 
     def split_group(
@@ -340,9 +340,9 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> HexagramProcessGroup | None:
-        """Returns a group of these members of this one, numbered in this order; None on ranks that are not among them.
+        """Returns a group of these members, numbered in this order; None on ranks that are not members.
 
-        Without a name, the members' numbers are one: only one such group at a time then.
+        Without a name, the ranks of the members serve as one: only one such group can exist at a time then.
         """
         if self.group_rank not in ranks:
             return None
@@ -358,7 +358,7 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
 
 @uncompiled
 class HexagramBackend(Operations, Backend):
-    """What carries the CPU's tensors in a group of several devices."""
+    """The backend for CPU tensors in a group of several devices."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
         try:
@@ -381,6 +381,6 @@ def single(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def check_tag(tag: int) -> None:
-    """Raises `UsageError` for a tag that messages cannot have."""
+    """Raises `UsageError` for an invalid tag of a message."""
     if not 0 <= tag < 1 << 32:
         raise UsageError(f"messages have no tag {tag}; use a number from 0 to {(1 << 32) - 1}")

@@ -1,7 +1,7 @@
-"""Events for PyTorch's profiler, as its own backends record them: `gloo:all_reduce`, from the call to the end.
+"""Events for the PyTorch profiler, like those of its own backends: `gloo:all_reduce`, from the call to the end.
 
-A profiler shows such an event as asynchronous if it ends on another thread than it began on. Off, as mostly, this costs
-one look at a flag.
+A profiler shows such an event as asynchronous if it ends on another thread than it began on. Without a profiler, the
+usual case, the cost is a check of a flag.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def begin(backend: str, title: str, tensors: Sequence[Tensor]) -> Callable[[], None] | None:
-    """Begins the event of an operation; returns what ends it, once, and None while no profiler runs."""
+    """Begins the event of an operation; returns the function that ends it, once, and None while no profiler runs."""
     if not torch.autograd._profiler_enabled():
         return None
     handle = torch.autograd._record_function_with_args_enter(f"{backend}:{title}", *tensors)

@@ -1,4 +1,4 @@
-"""What the engine's optimizer remembers, as PyTorch's `state_dict` has it."""
+"""The state of an engine optimizer, in the form of PyTorch's `state_dict`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from hexagram import UsageError
 from hexagram._native import Engine
 
-#: Element types of what is remembered, by their names in the engine.
+#: Element types of the state, by their names in the engine.
 TYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
 def slots(engine: Engine, numbers: Sequence[int], parameters: Sequence[Tensor]) -> dict[int, dict[str, Any]]:
-    """Returns the state of each parameter, by its place in the groups: ``step``, and what is remembered of it."""
+    """Returns the state of each parameter, by its position in the groups: ``step``, and its state tensors."""
     steps, remembered = engine.optimizer_state()
     place = {number: at for at, number in enumerate(numbers)}
     state: dict[int, dict[str, Any]] = {at: {"step": torch.tensor(float(steps))} for at in range(len(numbers))}
@@ -31,7 +31,7 @@ def slots(engine: Engine, numbers: Sequence[int], parameters: Sequence[Tensor]) 
 def load_slots(
     engine: Engine, numbers: Sequence[int], parameters: Sequence[Tensor], state_dict: Any, spelled: str
 ) -> None:
-    """Puts back what :func:`slots` returned; raises `UsageError` for what is of another optimizer, and changes nothing."""
+    """Restores the result of :func:`slots`; raises `UsageError` for another optimizer, without changing anything."""
     remedy = (
         f"load what state_dict() of {spelled} returned, for the same groups, or train with that optimizer of PyTorch"
     )
@@ -64,6 +64,6 @@ def load_slots(
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """Returns the bytes of a tensor's elements."""
+    """Returns the bytes of the elements of a tensor."""
     plain = tensor.detach().contiguous()
     return string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""

@@ -1,6 +1,6 @@
-"""All-reduce of sparse tensors: each rank gathers what the others have, and adds it up.
+"""All-reduce of sparse tensors: each rank gathers those of all others, and adds them.
 
-Sent by each rank: as many indices and values as the rank with most of them has.
+Bytes sent by each rank: indices and values, padded to the largest number of any rank.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def all_reduce_sparse(comm: Communicator, tensor: Tensor, op: ReduceOp, timeout:
     total = torch.sparse_coo_tensor(
         indices.flatten(0, 1)[kept].t(), values.flatten(0, 1)[kept], tensor.shape, check_invariants=False
     )
-    # A detached sparse tensor would change alone.
+    # A detached sparse tensor would change separately.
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         tensor.copy_(total.coalesce())
 
 
 def share_counts(comm: Communicator, mine: Tensor, timeout: float | None) -> tuple[int, list[int]]:
-    """Returns the most elements of any rank, and those of each."""
+    """Returns the largest number of elements of any rank, and that of each rank."""
     counts = gather(comm, torch.tensor([mine._nnz()]), timeout).flatten().tolist()
     return max(counts), counts
 
 
 def padded(tensor: Tensor, length: int) -> Tensor:
-    """Returns a contiguous tensor with `length` rows, of which the first are those of `tensor`."""
+    """Returns a contiguous tensor with `length` rows, the first of which are those of `tensor`."""
     result = torch.zeros((length, *tensor.shape[1:]), dtype=tensor.dtype)
     result[: tensor.shape[0]] = tensor
     return result

@@ -1,8 +1,8 @@
-"""How the ranks of a process group meet: through the store that PyTorch has made for the group.
+"""The rendezvous of the ranks of a process group, through the store that PyTorch has created for the group.
 
-Every group of PyTorch is a world of its own: PyTorch tells only its members of it, and a group that fails or times out
-leaves the others as they are. Rank 0 listens at a free address and leaves it, and a secret, in the group's store.
-PyTorch's TCPStore has no password: whoever reaches its port can read both, so keep the port from strangers.
+Every group of PyTorch is a separate world: PyTorch creates it only on its members, and a group that fails or times out
+does not affect the others. Rank 0 listens at a free address and stores it, with a secret, in the store of the group.
+TCPStore of PyTorch has no password: any process that can reach its port can read both, so protect the port.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from hexagram import World
 
 
 class KeyValueStore:
-    """A store of PyTorch as the native layer asks for one."""
+    """A PyTorch store with the interface of the native layer."""
 
     def __init__(self, store: Store):
         self.store = store
 
     def put(self, key: str, value: bytes) -> None:
-        """Sets a key to a value, in place of the one that it has."""
+        """Sets a key to a value, replacing an existing one."""
         self.store.set(key, value)
 
     def get(self, key: str, seconds: float) -> bytes:
-        """Returns the value of a key, for which it waits `seconds` at most."""
+        """Returns the value of a key, after waiting at most `seconds`."""
         self.store.wait([key], timedelta(seconds=max(seconds, 0.001)))
         return self.store.get(key)
 
     def remove(self, key: str) -> None:
-        """Removes a key, if it is there."""
+        """Removes a key, if it exists."""
         self.store.delete_key(key)
 
 
 def join(store: Store, rank: int, size: int, timeout: float, deadline: float | None = None) -> World:
     """Joins the ranks that meet through `store`, as `rank` of `size`.
 
-    `timeout` is the longest wait for the others now, `deadline` that for each operation later (300), in seconds. Raises
-    `SetupError` or `SystemFailure` if a rank does not come.
+    `timeout` is the maximum wait for the others now, `deadline` that for each later operation (300), in seconds. Raises
+    `SetupError` or `SystemFailure` if a rank is missing.
     """
     return World.join_through(
         KeyValueStore(store),
@@ -56,10 +56,11 @@ _defaults = 0
 
 
 def without_store(group: str, rank: int, size: int) -> tuple[Store, int, int]:
-    """Returns a store, this rank and the size for a group to which PyTorch gives no store.
+    """Returns a store, this rank and the size for a group without a store from PyTorch.
 
-    It gives none to MPI, which brings its own ranks: those of the default group are -1 then. They are read from the
-    variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, at which all groups of this process meet.
+    PyTorch passes none for the backend name mpi, which starts its own ranks: those of the default group are -1 then.
+    They are read from the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with which all groups of this
+    process meet.
     """
     global _meeting, _defaults
     if _meeting is None:

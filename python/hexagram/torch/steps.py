@@ -1,8 +1,8 @@
-"""The collectives on one tensor each: the native call, and what is to be done with its result.
+"""The collectives on one tensor each: the native call, and the processing of its result.
 
-PyTorch's operations take lists of tensors, and `process_group` makes one step of each. Read a step to see what is sent
-and which copies are made: a contiguous tensor is sent from and received in its own memory; lists of tensors go through
-one tensor that holds all of them.
+Operations of PyTorch take lists of tensors, and `process_group` makes one step of each. A step shows which data is sent
+and which copies are made: a contiguous tensor is sent and received in its own memory; lists of tensors go through one
+tensor that contains all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .tensors import (
 
 
 class Step:
-    """A native collective, to be called with `async_op` and `timeout`, and what follows when it has ended."""
+    """A native collective, called with `async_op` and `timeout`, and the work after its end."""
 
     __slots__ = ("call", "finish")
 
@@ -78,7 +78,7 @@ def all_gather_single(comm: Communicator, tensor: Tensor, output: Tensor) -> Ste
 
 
 def gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor] | None, root: int) -> Step:
-    """Copies the tensor of rank r to `outputs[r]` on `root`; elsewhere there are no outputs."""
+    """Copies the tensor of rank r to `outputs[r]` on `root`; elsewhere `outputs` is empty."""
     plain = readable(tensor)
     if comm.rank != root:
         return Step(partial(comm.gather, span(plain), None, root=root))
@@ -97,7 +97,7 @@ def gather_single(comm: Communicator, tensor: Tensor, output: Tensor, root: int)
 
 
 def scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor] | None, root: int) -> Step:
-    """Copies `tensors[r]` of `root` to `output` on rank r; elsewhere there are no tensors."""
+    """Copies `tensors[r]` of `root` to `output` on rank r; elsewhere `tensors` is empty."""
     plain, finish = writable(output)
     if comm.rank != root:
         return Step(partial(comm.scatter, None, span(plain), root=root), finish)
@@ -117,7 +117,7 @@ def reduce_scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor]
 
 
 def reduce_each(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
-    """Reduces `tensors[r]`, of a shape of its own, over all ranks to `output` on rank r: one after the other."""
+    """Reduces `tensors[r]`, whose shapes differ, over all ranks to `output` on rank r: one after the other."""
     reduction(op, output)
     copies = [readable(tensor).clone() for tensor in tensors]
     steps = [reduce(comm, copy, op, root) for root, copy in enumerate(copies)]
@@ -139,7 +139,7 @@ def reduce_scatter_single(comm: Communicator, output: Tensor, tensor: Tensor, op
 
 
 def as_wide(sent: Tensor, output: Tensor, plain: Tensor) -> Tensor:
-    """Returns what is sent in the element type in which it is received; raises `UsageError` unless it has the output's."""
+    """Returns the data to send, in the element type of the output; raises `UsageError` for a different type."""
     if sent.dtype is not output.dtype and not output.is_complex():
         raise UsageError(f"the inputs are {sent.dtype} and the output is {output.dtype}; make them the same type")
     return sent.to(plain.dtype)
@@ -165,9 +165,9 @@ def all_to_all(comm: Communicator, outputs: Sequence[Tensor], tensors: Sequence[
 def all_to_all_single(
     comm: Communicator, output: Tensor, tensor: Tensor, output_sizes: Sequence[int], sizes: Sequence[int]
 ) -> Step:
-    """Copies part r of `tensor` to this rank's part of `output` on rank r.
+    """Copies part r of `tensor` to the part of this rank in `output` on rank r.
 
-    `sizes` and `output_sizes` are the parts' sizes in the first dimension; empty means equal ones.
+    `sizes` and `output_sizes` are the sizes of the parts in the first dimension; empty for equal ones.
     """
     sent = readable(tensor)
     plain, finish = writable(output)
@@ -179,7 +179,7 @@ def all_to_all_single(
 def exchange(
     comm: Communicator, sent: Tensor, send_counts: Sequence[int], received: Tensor, counts: Sequence[int]
 ) -> Callable:
-    """Returns the native all-to-all with counts in elements of the tensors; rare types travel as bytes."""
+    """Returns the native all-to-all with counts in elements of the tensors; rare types are sent as bytes."""
     source, target = span(sent), span(received)
     width = max(len(source) // max(sent.numel(), 1), len(target) // max(received.numel(), 1), 1)
     return partial(
@@ -188,7 +188,7 @@ def exchange(
 
 
 def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> list[int]:
-    """Returns the elements of each rank's part of a tensor; raises `UsageError` for sizes that do not fit."""
+    """Returns the elements of the part of each rank in a tensor; raises `UsageError` for sizes that do not fit."""
     length = tensor.shape[0] if tensor.dim() else 0
     row = tensor.numel() // length if length else 0
     if not sizes:
@@ -203,7 +203,7 @@ def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> 
 
 
 def check_targets(outputs: Sequence[Tensor] | None, ranks: int) -> None:
-    """Raises `UsageError` unless there is a tensor for each rank, to which a result can be copied."""
+    """Raises `UsageError` unless there is a tensor for each rank to which a result can be copied."""
     check_count(outputs, ranks, "outputs")
     for output in outputs or ():
         check(output)

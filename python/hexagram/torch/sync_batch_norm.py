@@ -3,8 +3,8 @@
     forward    μ, σ² ← mean and variance of each feature over all samples of all ranks;  x̂ = (x − μ) / √(σ² + ε)
     backward   ∂x = (∂x̂ − mean(∂x̂) − x̂ · mean(∂x̂ · x̂)) / √(σ² + ε), the means again over all ranks
 
-n ranks with batches of b then train as one rank with batches of n·b. Each pass costs one small all-reduce, which nothing
-overlaps: the next layer needs it. Ranks may have different numbers of samples. Source: Ioffe and Szegedy, "Batch
+n ranks with batches of b then train as one rank with batches of n·b. Each pass costs one small all-reduce, without
+overlap: the next layer needs it. Ranks may have different numbers of samples. Source: Ioffe and Szegedy, "Batch
 normalization", ICML 2015.
 """
 
@@ -37,7 +37,7 @@ class SyncBatchNorm(_BatchNorm):
             raise UsageError(f"an input of {input.dim()} dimensions are not samples × features; add a dimension")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns the normalized input, in training by the statistics of all ranks."""
+        """Returns the normalized input, in training with the statistics of all ranks."""
         self._check_input_dim(input)
         if not self.training and self.running_mean is not None:
             return super().forward(input)
@@ -54,7 +54,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Takes the statistics of a batch into the running ones."""
+        """Updates the running statistics with those of a batch."""
         if self.running_mean is None or not self.training:
             return
         self.num_batches_tracked += 1
@@ -79,7 +79,7 @@ class Normalize(torch.autograd.Function):
 
     @staticmethod
     def backward(context, upstream):
-        """Returns the gradients of input, weight and bias; those of the latter are this rank's own."""
+        """Returns the gradients of input, weight and bias; the latter two are local to this rank."""
         normal, weight, scale = context.saved_tensors
         others = [dim for dim in range(upstream.dim()) if dim != 1]
         of_bias = upstream.sum(others)
@@ -94,21 +94,21 @@ class Normalize(torch.autograd.Function):
 
 
 def statistics(x: Tensor) -> Tensor:
-    """Returns the sums of each feature, those of the squares, and the number of samples: ``(2 · features + 1,)`` of f64."""
+    """Returns sums, sums of squares (per feature) and the number of samples: ``(2 · features + 1,)`` of f64."""
     wide = x.detach().double().transpose(0, 1).reshape(x.shape[1], -1)
     count = torch.tensor([wide.shape[1]], dtype=torch.float64)
     return torch.cat([wide.sum(1), wide.square().sum(1), count])
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:
-    """Returns one value a feature, shaped to go with `x`."""
+    """Returns one value per feature, in a shape that broadcasts with `x`."""
     return values.view(1, -1, *([1] * (x.dim() - 2)))
 
 
 def sync_batch_norm(module: nn.Module, process_group: Ranks | None = None) -> nn.Module:
     """Returns a model with every batch normalization in it replaced by one over all ranks of a group; parameters stay the same.
 
-    Call it before the optimizer is made::
+    Call it before you create the optimizer::
 
         model = hexagram.torch.sync_batch_norm(model)
     """

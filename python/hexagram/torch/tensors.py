@@ -1,9 +1,9 @@
-"""Which tensors may travel, and in what form: their numbers as the native layer takes them.
+"""Tensors that can be sent, and in what form: their numbers as arguments of the native layer.
 
-Read this to see what happens to a tensor that is not contiguous, complex or of a rare element type. A contiguous tensor
-on the CPU travels from and to its own memory. A complex one travels as pairs of real numbers. One that is not
-contiguous is copied before and, where it receives, copied back afterwards. Everything else is refused, with what can be
-done.
+This file defines the treatment of tensors that are not contiguous, complex or of a rare element type. A contiguous
+tensor on the CPU is sent from and received in its own memory. A complex one is sent as pairs of real numbers. One that
+is not contiguous is copied before the operation and, if it receives, copied back afterwards. All others are refused,
+with a remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 
-#: Those of integers.
+#: Integer types.
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 #: Reductions by their names in the native layer.
@@ -46,17 +46,17 @@ REDUCTIONS: dict[ReduceOp.RedOpType, str] = {
     ReduceOp.BXOR: "bxor",
 }
 
-#: The same by number: the members themselves are slow to look up.
+#: The same by number: looking up the enum members is slow.
 _BY_NUMBER = {kind.value: name for kind, name in REDUCTIONS.items()}
 
-#: What is to be done once an operation has ended: mostly a copy back. None: nothing.
+#: Work after the end of an operation: mostly a copy back. None if there is none.
 Finish = Callable[[], object] | None
 
 
 def reduction(op: ReduceOp | ReduceOp.RedOpType, tensor: Tensor) -> str:
-    """Returns the native name of a reduction, which `tensor` has to allow.
+    """Returns the native name of a reduction, which must be valid for `tensor`.
 
-    Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
+    Raises `UsageError` for an unsupported reduction, also for the element type of the tensor.
     """
     kind = getattr(op, "op", op)
     name = _BY_NUMBER.get(kind.value)
@@ -72,14 +72,14 @@ def reduction(op: ReduceOp | ReduceOp.RedOpType, tensor: Tensor) -> str:
 
 
 def names(table: dict) -> str:
-    """Returns the keys of a table as a list to read."""
+    """Returns the keys of a table as a readable list."""
     return ", ".join(str(key).rsplit(".", 1)[-1] for key in table)
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Returns a contiguous tensor of real numbers with the elements of `tensor`: itself, if it is one.
+    """Returns a contiguous tensor of real numbers with the elements of `tensor`: itself, if possible.
 
-    Raises `UsageError` for a tensor that cannot travel.
+    Raises `UsageError` for a tensor that cannot be sent.
     """
     if tensor.is_cpu and tensor.dtype in DTYPES and tensor.layout is torch.strided and tensor.is_contiguous():
         return tensor.resolve_neg() if tensor.is_neg() else tensor
@@ -89,10 +89,10 @@ def readable(tensor: Tensor) -> Tensor:
 
 
 def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
-    """Returns a contiguous tensor of real numbers to receive in, and what then copies it to `tensor`.
+    """Returns a contiguous tensor of real numbers to receive in, and the function that then copies it to `tensor`.
 
-    It holds the elements of `tensor`, as many operations both read and write. Raises `UsageError` for a tensor that
-    cannot travel, or be written to.
+    It contains the elements of `tensor`, as many operations both read and write. Raises `UsageError` for a tensor that
+    cannot be sent, or written to.
     """
     plain = readable(tensor)
     if plain is tensor or plain.data_ptr() == tensor.data_ptr():
@@ -102,7 +102,7 @@ def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
 
 
 def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
-    """Returns what :func:`writable` does, with elements of 8-bit floats in 32 bits: of all floats a mean can be made."""
+    """Returns the result of :func:`writable`, with 8-bit floats in 32 bits, so that all floats have a mean."""
     if not str(tensor.dtype).startswith("torch.float8"):
         return writable(tensor)
     wide = tensor.detach().float().contiguous()
@@ -110,10 +110,10 @@ def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
 
 
 def reducible(tensor: Tensor, op: ReduceOp | ReduceOp.RedOpType, size: int) -> tuple[str, Tensor, Finish]:
-    """Returns the native name of a reduction over `size` ranks, and what :func:`writable` does.
+    """Returns the native name of a reduction over `size` ranks, and the result of :func:`writable`.
 
-    A mean of integers is their sum in 64 bits, divided without a remainder as NCCL does it: programs such as Lightning's ask
-    for one. Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
+    A mean of integers is their sum in 64 bits, divided without a remainder as in NCCL: programs such as Lightning use
+    it. Raises `UsageError` for an unsupported reduction, also for the element type of the tensor.
     """
     name = reduction(op, tensor)
     if name != "mean" or tensor.dtype not in INTEGERS:
@@ -125,13 +125,13 @@ def reducible(tensor: Tensor, op: ReduceOp | ReduceOp.RedOpType, size: int) -> t
 
 
 def put(source: Tensor, target: Tensor) -> None:
-    """Copies a tensor to one of as many elements, whoever calls: what `torch.inference_mode` made is written to there alone."""
+    """Copies a tensor to one with the same number of elements; writes inference tensors in inference mode."""
     with torch.inference_mode(target.is_inference()):
         target.detach().copy_(source.reshape(target.shape))
 
 
 def check(tensor: Tensor) -> None:
-    """Raises `UsageError` unless the tensor is one of numbers in this process's memory."""
+    """Raises `UsageError` unless the tensor consists of numbers in the memory of this process."""
     if not tensor.is_cpu:
         raise UsageError(f"this group carries tensors on the CPU, and got one on {tensor.device}; call .cpu() before")
     if tensor.layout is not torch.strided:
@@ -143,7 +143,7 @@ def check(tensor: Tensor) -> None:
 
 
 def check_target(tensor: Tensor) -> None:
-    """Raises `UsageError` for a tensor to receive in whose elements share memory, as those of ``expand`` do."""
+    """Raises `UsageError` for a receiving tensor whose elements share memory, as with ``expand``."""
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         raise UsageError(
             f"a tensor of shape {list(tensor.shape)} and strides {list(tensor.stride())} has several elements in one place, "
@@ -152,9 +152,9 @@ def check_target(tensor: Tensor) -> None:
 
 
 def in_place(tensor: Tensor, what: str) -> Span:
-    """Returns what the native layer takes of a tensor that `what` is to change where it lies.
+    """Returns the native argument for a tensor that `what` changes in place.
 
-    Raises `UsageError` for one that has gaps between its elements, or elements of a type that is not reduced.
+    Raises `UsageError` for a tensor that is not contiguous, or whose type cannot be reduced.
     """
     check(tensor)
     if tensor.dtype not in DTYPES:
@@ -168,10 +168,10 @@ def in_place(tensor: Tensor, what: str) -> Span:
 
 
 def span(tensor: Tensor) -> Span:
-    """Returns what the native layer takes of a contiguous tensor of real numbers, which lives until the operation ends.
+    """Returns the native argument for a contiguous tensor of real numbers, which must live until the operation ends.
 
-    Elements of a type that is not among `DTYPES` travel as bytes. Raises `UsageError` for a tensor of another device, whose
-    address means nothing here.
+    Elements of types outside `DTYPES` are sent as bytes. Raises `UsageError` for a tensor on another device, whose
+    address has no meaning here.
     """
     if not tensor.is_cpu:
         raise UsageError(
@@ -189,7 +189,7 @@ def rows(count: int, like: Tensor) -> Tensor:
 
 
 def copy_rows(source: Tensor, targets: Sequence[Tensor]) -> None:
-    """Copies row i of `source`, real numbers, to `targets[i]`, of any layout and as many elements."""
+    """Copies row i of `source`, real numbers, to `targets[i]`, of any layout and with the same number of elements."""
     for row, target in zip(source, targets, strict=True):
         if target.is_complex():
             row = torch.view_as_complex(row)

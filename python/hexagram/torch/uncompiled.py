@@ -1,8 +1,8 @@
-"""Keeps `torch.compile` away from functions that hand memory to the native layer.
+"""Excludes functions that pass memory to the native layer from `torch.compile`.
 
-Compiled code that calls a process group, as DDP inside of it does, leaves its graph for that: C++ then calls the functions
-of the group, which are Python's. The compiler would take them for more code to compile, and cannot; those of the engine,
-which autograd calls, it would compile in vain.
+Compiled code that calls a process group, such as DDP inside it, breaks its graph there: C++ then calls the functions of
+the group, which are in Python. The compiler would try to compile them, and fail; compiling those of the engine, which
+autograd calls, would be useless.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def uncompiled(kind: Kind) -> Kind:
-    """Returns a class whose functions the compiler leaves alone, and all that they call; except `forward`.
+    """Returns a class whose functions, and all functions they call, are not compiled; except `forward`.
 
-    Unlike `torch.compiler.disable`, this does not import the compiler, which takes seconds. Where PyTorch does not offer it,
-    nothing is done.
+    Unlike `torch.compiler.disable`, this does not import the compiler, which takes seconds. Without support in PyTorch,
+    it has no effect.
     """
     file = sys.modules[kind.__module__].__file__
     for name, member in vars(kind).items():
         function = member.fget if isinstance(member, property) else member
-        # What a decorator of another module has returned shares its code with others.
+        # Results of a decorator in another module share their code with others.
         if isinstance(function, FunctionType) and function.__code__.co_filename == file and name != "forward":
             function._torchdynamo_disable = True  # type: ignore[attr-defined]
             _leave_alone(function.__code__)
@@ -32,7 +32,7 @@ def uncompiled(kind: Kind) -> Kind:
 
 
 def _leave_alone(code: CodeType) -> None:
-    """Has the compiler run a function, those defined in it, and what they call as they are."""
+    """Makes the compiler skip a function, those defined in it, and those they call."""
     try:
         from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
     except ImportError:

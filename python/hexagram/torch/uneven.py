@@ -1,5 +1,5 @@
-"""Ranks that run out of data at different times: what a rank without a loop takes over from those that have one, and what
-cannot be then.
+"""Ranks that run out of data at different times: the state that a rank without a loop takes from the others, and the
+limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .tensors import span
 
 
 def check_uneven(module: nn.Module) -> None:
-    """Raises `UsageError` for a layer that communicates in the forward pass, which a rank without data does not make."""
+    """Raises `UsageError` for a layer that communicates in the forward pass, as ranks without data make none."""
     for name, layer in module.named_modules():
         if isinstance(layer, SyncBatchNorm | nn.SyncBatchNorm):
             raise UsageError(
@@ -28,7 +28,7 @@ def check_uneven(module: nn.Module) -> None:
 
 
 def follow_rate(optimizers: Iterable[Optimizer], own: float | None, told: float | None) -> None:
-    """Gives optimizers the learning rate of the ranks that train, in place of `own`; other ones of groups in proportion."""
+    """Sets the learning rate of the training ranks in optimizers, instead of `own`; other groups in proportion."""
     if told is None or own is None:
         return
     # It may be a tensor, that of the first group, which is overwritten below.
@@ -44,7 +44,7 @@ def follow_rate(optimizers: Iterable[Optimizer], own: float | None, told: float 
 
 
 def last_of(group: Communicator, own_steps: int) -> tuple[int, Callable[[Sequence[Span]], None]]:
-    """Returns a rank that has made the most steps by itself, and what broadcasts from it. A collective call."""
+    """Returns a rank that has made the most steps itself, and a broadcast from it. A collective call."""
     counts = torch.zeros(group.size, dtype=torch.int64)
     group.all_gather(span(torch.tensor([own_steps])), span(counts))
     last = int(counts.argmax())

@@ -1,8 +1,8 @@
-"""Gradients and parameters as views of the engine's buckets: what the engine communicates lies where autograd and the
-optimizer have it, and nothing is copied.
+"""Gradients and parameters as views of the engine buckets: autograd, the optimizer and the engine share memory, without
+copies.
 
-When the engine may be writing there is its matter: `DataParallel` looks at gradients only between the end of a backward
-pass and the next one, as a training loop does.
+The engine decides when it may write there: `DataParallel` reads gradients only between the end of a backward pass and
+the next one, like a training loop.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from hexagram._native import Engine
 
 from .tensors import span
 
-#: Types whose gradients and parameters the engine keeps in 32 bits.
+#: Types of gradients and parameters that the engine keeps in 32 bits.
 HALVES = (torch.float16, torch.bfloat16)
 
 
 class Views:
-    """Views of one model's parameters and gradients, by the parameters' numbers; ``None`` for those of 16 bits."""
+    """Views of the parameters and gradients of one model, by parameter index; ``None`` for those of 16 bits."""
 
     def __init__(self, engine: Engine, parameters: Sequence[Parameter]):
         self.engine = engine
         self.parameters = list(parameters)
         self.gradients: list[Tensor | None] = []
-        #: Addresses of the views in `gradients`, in the engine's memory wherever a view's storage may be moved to.
+        #: Addresses of the views in `gradients`, in the memory of the engine even if the storage of a view moves.
         self.places: list[int] = []
         #: Parameters that no rank has used in the last step.
         self.idle: set[int] = set()
-        #: Gradients of 16 bits that the engine has not told yet, by the parameters' numbers.
+        #: Gradients of 16 bits that have not been copied from the engine yet, by parameter index.
         self.untold: dict[int, Tensor] = {}
-        #: Identity and version of those that it has told.
+        #: Identity and version of those that have been copied.
         self.told: dict[int, tuple[int, int]] = {}
-        #: Addresses at which the values of parameters are to lie.
+        #: Addresses at which the values of parameters must be.
         self.homes = [parameter.data_ptr() for parameter in self.parameters]
-        #: Numbers of the parameters of 16 bits, and how often each was changed when engine and model last had the same.
+        #: Indices of the parameters of 16 bits, and their versions when engine and model last agreed.
         self.halves = [index for index, parameter in enumerate(self.parameters) if parameter.dtype in HALVES]
         self.versions = [self.parameters[index]._version for index in self.halves]
         self.buckets: list[Bucket] = []
         self.generation = -1
 
     def refresh(self, generation: int | None = None) -> None:
-        """Takes the views anew, if the engine has cut its buckets anew: parameters and gradients lie there from then on.
+        """Recreates the views, if the engine has recreated its buckets, and moves parameters and gradients there.
 
-        `generation` is what the engine's last call returned; None asks it.
+        `generation` is the result of the last engine call; None to call it.
         """
         if generation is not None and generation == self.generation:
             return
@@ -63,7 +63,7 @@ class Views:
                 self.place(index, gradients[start:end], None if data is None else data[start:end])
 
     def place(self, index: int, gradient: Tensor, data: Tensor | None) -> None:
-        """Lets a parameter and its gradient lie in these elements of their bucket."""
+        """Moves a parameter and its gradient to these elements of their bucket."""
         parameter = self.parameters[index]
         if parameter.dtype in HALVES:
             return
@@ -77,12 +77,12 @@ class Views:
         self.places[index] = view.data_ptr()
 
     def are_moved(self) -> bool:
-        """Returns whether a view of gradients lies elsewhere than the engine's: converting a model moves its gradients."""
+        """Returns whether a view of gradients is outside the engine memory: converting a model moves its gradients."""
         pairs = zip(self.gradients, self.places, strict=True)
         return any(view is not None and view.data_ptr() != place for view, place in pairs)
 
     def gradients_elsewhere(self) -> dict[int, Tensor]:
-        """Returns copies of gradients that are there, and not in the engine's memory, by the parameters' numbers."""
+        """Returns copies of present gradients outside the engine memory, by parameter index."""
         pairs = enumerate(zip(self.parameters, self.gradients, self.places, strict=True))
         return {
             index: parameter.grad.detach().clone()
@@ -91,7 +91,7 @@ class Views:
         }
 
     def adopt(self) -> None:
-        """Gives the engine the parameters' values, and lets them lie in its buckets."""
+        """Copies the values of the parameters to the engine, and moves the parameters into its buckets."""
         values = [parameter.detach().clone() for parameter in self.parameters]
         self.refresh()
         for index, (parameter, value) in enumerate(zip(self.parameters, values, strict=True)):
@@ -114,15 +114,15 @@ class Views:
             parameter.data.copy_(plain)
 
     def collect(self) -> None:
-        """Copies what an optimizer of torch has made of parameters of 16 bits to the engine."""
+        """Copies the parameters of 16 bits to the engine after a step of a torch optimizer."""
         for at, index in enumerate(self.halves):
             self.engine.set_parameter(index, span(self.parameters[index].detach().contiguous()))
             self.versions[at] = self.parameters[index]._version
 
     def receive(self, idle: Sequence[int] = (), later: bool = False) -> None:
-        """Gives every parameter its gradient, as the algorithm left it, or as :meth:`fetch` will later find it.
+        """Sets the gradient of every parameter, as the algorithm left it, or as :meth:`fetch` will later find it.
 
-        Those of `idle` parameters, which no rank has used, are None: optimizers leave them as they are.
+        Those of `idle` parameters, which no rank has used, are None: optimizers leave them unchanged.
         """
         self.idle = set(idle)
         for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
@@ -137,29 +137,29 @@ class Views:
             parameter.grad = view
 
     def clear(self) -> None:
-        """Takes all gradients away, after a pass that has overflowed."""
+        """Removes all gradients, after a pass that has overflowed."""
         self.untold.clear()
         for parameter in self.parameters:
             parameter.grad = None
 
     def show_overflow(self) -> None:
-        """Gives every parameter its gradient after a pass in which some have overflowed: those of 16 bits are all NaN."""
+        """Sets the gradient of every parameter after a pass with an overflow: those of 16 bits are all NaN."""
         for parameter, view in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = torch.full_like(parameter, torch.nan) if view is None else view
 
     def not_finite(self) -> int:
-        """Returns the first parameter whose gradient has a number that is not finite; 0 if none has."""
+        """Returns the first parameter with a gradient that is not finite; 0 if there is none."""
         gradients = (parameter.grad for parameter in self.parameters)
         found = (at for at, one in enumerate(gradients) if one is not None and not bool(one.isfinite().all()))
         return next(found, 0)
 
     def given(self, index: int) -> Tensor | None:
-        """Returns the gradient that :meth:`receive` gave a parameter, if it is still there."""
+        """Returns the gradient that :meth:`receive` set for a parameter, if it is still present."""
         view = self.gradients[index]
         return self.untold.get(index) if view is None else view
 
     def changed_gradients(self) -> list[int]:
-        """Returns the parameters whose gradient is not the one that :meth:`receive` gave them, or was changed there."""
+        """Returns the parameters whose gradient was replaced or changed after :meth:`receive`."""
         changed = []
         for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
             gradient = parameter.grad
@@ -173,7 +173,7 @@ class Views:
         return changed
 
     def take_gradients(self, changed: Sequence[int]) -> None:
-        """Copies gradients to the buckets, which the engine's optimizer steps with."""
+        """Copies gradients to the buckets, for the engine optimizer."""
         for index in changed:
             gradient = self.parameters[index].grad
             if gradient is None:
@@ -185,7 +185,7 @@ class Views:
                 view.copy_(gradient.detach())
 
     def fetch(self, index: int) -> None:
-        """Copies a parameter's gradient of 16 bits, before the step; after it the parameter, if that has 16 bits."""
+        """Copies the 16-bit gradient of a parameter, before the step; after it the parameter, if that has 16 bits."""
         if (gradient := self.untold.pop(index, None)) is not None:
             self.engine.gradient(index, span(gradient))
             self.told[index] = (id(gradient), gradient._version)
@@ -193,17 +193,17 @@ class Views:
             self.tell(index)
 
     def forget(self) -> None:
-        """Takes gradients away that were not fetched before the step."""
+        """Removes gradients that were not fetched before the step."""
         for index in self.untold:
             self.parameters[index].grad = None
         self.untold.clear()
 
 
 class Bucket:
-    """Gradients and parameters that are communicated together: flat tensors, over the engine's memory.
+    """Gradients and parameters that are communicated together: flat tensors over the engine memory.
 
-    `gradients` and `parameters` are of shape ``(elements,)``; ``members`` tells parameters' numbers, each with the first
-    of its elements and the one after its last.
+    `gradients` and `parameters` have shape ``(elements,)``; ``members`` has parameter indices, each with the first of
+    its elements and the end of its range.
     """
 
     def __init__(self, gradients: Tensor, parameters: Tensor | None, members: list[tuple[int, int, int]]):
@@ -213,7 +213,7 @@ class Bucket:
 
 
 def shaped(flat: Tensor, parameter: Tensor) -> Tensor:
-    """Returns flat elements as a tensor of a parameter's shape, in its memory format if that has no gaps."""
+    """Returns flat elements as a tensor with the shape of a parameter, in its memory format if that has no gaps."""
     if not parameter.is_contiguous() and torch.ops.aten.is_non_overlapping_and_dense(parameter):
         return flat.as_strided(parameter.size(), parameter.stride())
     return flat.view(parameter.shape)

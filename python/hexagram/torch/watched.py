@@ -1,12 +1,12 @@
-"""Whether a model still is what was attached to the engine: its parameters by identity, and where their values lie.
+"""Checks that a model is unchanged since it was attached to the engine: the identity and the memory of its parameters.
 
-What puts other memory or another tensor in a parameter's place would otherwise part the model from its training without
-a word: ``p.data = …``, ``vector_to_parameters``, ``load_state_dict(assign=True)``, ``.double()``, a layer that is added,
-replaced or unfrozen, a storage that moves to shared memory. A look takes some microseconds, and is taken once a step:
+Other memory or another tensor for a parameter would otherwise silently separate the model from its training: ``p.data =
+…``, ``vector_to_parameters``, ``load_state_dict(assign=True)``, ``.double()``, a layer that is added, replaced or
+unfrozen, a storage that moves to shared memory. A check takes some microseconds, and runs once per step:
 
-    the same parameters, where they were        nothing is done
-    the same parameters, elsewhere              their values are taken up, and lie in the buckets again
-    others, or of another type or shape         `UsageError` by name, before anything is sent
+    the same parameters, same memory            no action
+    the same parameters, other memory           the engine adopts the values, and moves them into its buckets
+    others, or with another type or shape       `UsageError` with the name, before anything is sent
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .views import HALVES, Views
 
 
 class Watched:
-    """The parameters of one model, as they were attached."""
+    """The parameters of one model when they were attached."""
 
     def __init__(
         self, module: nn.Module, names: Sequence[str], views: Views, has_parameters: bool, wait: Callable[[], None]
@@ -35,27 +35,27 @@ class Watched:
         self.names = list(names)
         self.views = views
         self.has_parameters = has_parameters
-        #: Waits for what the last step has left on its way.
+        #: Waits for the unfinished work of the last step.
         self.wait = wait
         self.traits = [(parameter.dtype, parameter.shape) for parameter in views.parameters]
         self.note_modules()
 
     def note_modules(self) -> None:
-        """Takes note of the modules that there are, and of what each has."""
+        """Records the present modules, and their parameters."""
         tables = ((one._parameters, one._modules) for one in self.module.modules())
         self.tables = [table for table in chain.from_iterable(tables) if table]
         self.members = list(chain.from_iterable(table.values() for table in self.tables))
         self.frozen = self.not_attached()
 
     def not_attached(self) -> list[tuple[str, Tensor]]:
-        """Returns the model's parameters that are not trained by the engine, but for those to be ignored."""
+        """Returns the parameters of the model that the engine does not train, except those to ignore."""
         attached = {id(parameter) for parameter in self.views.parameters}
         left_out = ignored(self.module)
         named = self.module.named_parameters()
         return [(name, one) for name, one in named if id(one) not in attached and name not in left_out]
 
     def check_identity(self) -> None:
-        """Raises `UsageError` if the model has lost a parameter that is trained, or got another one to train."""
+        """Raises `UsageError` if the model has lost a trained parameter, or got a new one."""
         members = list(chain.from_iterable(table.values() for table in self.tables))
         if len(members) != len(self.members) or not all(map(is_, members, self.members)):
             there = {id(parameter) for parameter in self.module.parameters()}
@@ -75,10 +75,10 @@ class Watched:
                 )
 
     def look(self, may_take_up: bool = True) -> None:
-        """Takes up the values of parameters that lie elsewhere than they did; raises `UsageError` where it cannot."""
+        """Adopts the values of parameters that have moved; raises `UsageError` if that is not possible."""
         self.check_identity()
         views = self.views
-        # No value is read: parameters may be on their way.
+        # No value is read: parameters may be in progress.
         with torch._C.DisableTorchFunctionSubclass():
             places = [parameter.data_ptr() for parameter in views.parameters]
             versions = [views.parameters[index]._version for index in views.halves]
@@ -104,7 +104,7 @@ class Watched:
         views.versions = [views.parameters[index]._version for index in views.halves]
 
     def check_traits(self, index: int, parameter: Tensor) -> None:
-        """Raises `UsageError` for a parameter that is of another type, shape, layout or device than when it was attached."""
+        """Raises `UsageError` for a parameter whose type, shape, layout or device has changed since it was attached."""
         dtype, shape = self.traits[index]
         if (
             (parameter.dtype, parameter.shape) == (dtype, shape)
@@ -119,7 +119,7 @@ class Watched:
         )
 
     def take_up(self, moved: Sequence[int]) -> None:
-        """Gives the engine the values of these parameters, and lets them lie in its buckets again."""
+        """Copies the values of these parameters to the engine, and moves them into its buckets again."""
         parameters = self.views.parameters
         self.wait()
         values = {index: parameters[index].detach().clone() for index in moved}
@@ -134,7 +134,7 @@ class Watched:
             parameters[index].grad.copy_(gradient)
 
     def give(self, index: int, value: Tensor) -> None:
-        """Gives the engine a value of 16 bits, unless it is what the engine's 32 bits are rounded to."""
+        """Copies a value of 16 bits to the engine, unless it equals the rounded 32-bit value there."""
         own = torch.empty_like(value)
         self.views.engine.parameter(index, span(own))
         if not torch.equal(own, value):
@@ -142,5 +142,5 @@ class Watched:
 
 
 def described(dtype: torch.dtype, shape: Sequence[int]) -> str:
-    """Returns type and shape as a message has them."""
+    """Returns type and shape for a message."""
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

@@ -1,9 +1,9 @@
-"""What a caller holds of an operation: `Work`, in the two forms that PyTorch needs.
+"""The caller's handle of an operation: `Work`, in the two forms that PyTorch needs.
 
-- `Finished`: a synchronous call has ended when it returns, so this holds its result only.
-- `Pending`: anything else, in flight until it is waited for or found to have ended.
+- `Finished`: a synchronous call has ended when it returns, so this contains only its result.
+- `Pending`: all others, in flight until a wait or a check finds that they have ended.
 
-The native layer keeps the memory of an operation until it ends, whoever drops the Work before.
+The native layer keeps the memory of an operation until it ends, even if the Work is dropped before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .errors import StillUnderWay, in_job
 from .uncompiled import uncompiled
 
 NO_TIME = timedelta(0)
-#: Works that the program dropped without a wait. C++ may hold what is beneath one and wait for it, as DDP does while
-#: ranks join with uneven inputs, and would find nothing once the Python object is gone. It holds one at a time.
+#: Works that the program dropped without a wait. C++ may still hold the underlying object and wait for it, as DDP does
+#: while ranks join with uneven inputs, and would fail without the Python object. It holds one at a time.
 _dropped: deque[Pending] = deque(maxlen=64)
 
 
 @uncompiled
 class Operation:
-    """Native works that end together, and what is to be done then: once, by whoever comes first.
+    """Native works that end together, and the work to do then: once, by the first caller.
 
-    `ranks` are the numbers in the job of the group's members, for errors; `end` ends an event of the profiler.
+    `ranks` are the ranks of the group members in the job, for errors; `end` ends an event of the profiler.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Operation:
         self.finishes = [*finishes, end] if end is not None else finishes
         self.ranks = ranks
         self.lock = threading.Lock()
-        #: What went wrong in a finish, for all who wait.
+        #: Error of a finish, for all waiting callers.
         self.error: Exception | None = None
 
     def is_done(self) -> bool:
@@ -56,9 +56,9 @@ class Operation:
         return all(native.is_done() for native in self.natives)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits for the end, `seconds` at most for each native work; raises what went wrong there.
+        """Waits for the end, at most `seconds` for each native work; raises its error.
 
-        Raises `StillUnderWay` if the time is up; the operation goes on then.
+        Raises `StillUnderWay` after the timeout; the operation continues then.
         """
         try:
             for native in self.natives:
@@ -79,12 +79,12 @@ class Operation:
                 raise self.error
 
     def finish_alone(self) -> None:
-        """Has what follows the end done then, also if nobody waits."""
+        """Schedules the work after the end, even without a waiting caller."""
         if self.finishes and self.natives:
             self.natives[-1].on_done(self.finish_quietly)
 
     def finish_quietly(self, _: object) -> None:
-        """Does what follows the end. A failure of the operation is for who waits, and for what is called next, to tell."""
+        """Does the work after the end. A waiting caller, or the next call, raises a failure of the operation."""
         try:
             self.wait()
         except Error:
@@ -125,9 +125,9 @@ class Finished(Work):
 
 @uncompiled
 class Pending(Work):
-    """Work of an operation in flight, which goes on whether anybody waits or not.
+    """Work of an operation in flight, which continues with or without a waiting caller.
 
-    `source` is the rank that a receive is from; None if any rank may send it.
+    `source` is the sender of a receive; None for any rank.
     """
 
     def __init__(self, operation: Operation, result: list[Tensor], source: int | None = None):
@@ -140,9 +140,9 @@ class Pending(Work):
         self.waited = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits for the end, and for `timeout` at most; returns True. Raises what went wrong.
+        """Waits for the end, at most `timeout`; returns True. Raises the error of the operation.
 
-        Raises `StillUnderWay` if the time is up; the operation goes on, and may be waited for again.
+        Raises `StillUnderWay` after the timeout; the operation continues, and may be waited for again.
         """
         try:
             self.operation.wait(seconds(timeout))
@@ -159,7 +159,7 @@ class Pending(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Returns whether the operation has ended: its result is there then, or `exception` says why not."""
+        """Returns whether the operation has ended: with its result, or with an `exception`."""
         if not self.operation.is_done():
             return False
         if self.error is None:
@@ -173,14 +173,14 @@ class Pending(Work):
         return self.is_completed() and self.error is None
 
     def exception(self) -> Exception | None:
-        """Returns what went wrong, or None: also while the operation is in flight."""
+        """Returns the error, or None: also while the operation is in flight."""
         return self.error if self.is_completed() else None
 
     def result(self) -> list[Tensor]:
         return self.outcome
 
     def source_rank(self) -> int:
-        """Returns the rank, in the group, that a receive from any rank was served by."""
+        """Returns the sender of the message, as a rank of the group, for a receive from any rank."""
         if self.source is None:
             self.source = self.operation.natives[0].result()
         return self.source
@@ -188,7 +188,7 @@ class Pending(Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future:
-        """Returns a future of the result. In a backward pass, the pass raises what went wrong, as `end_with_pass` says."""
+        """Returns a future of the result. In a backward pass, the pass raises the error: see `end_with_pass`."""
         if self.future is None:
             self.future = future_of(self.operation, self.outcome)
             end_with_pass(self.operation)
@@ -201,7 +201,7 @@ class Pending(Work):
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """Returns a timeout of PyTorch in seconds; None where there is none, which PyTorch writes as 0 or below, too."""
+    """Returns a timeout of PyTorch in seconds; None without one, for which PyTorch also passes 0 or below."""
     if timeout is None or timeout <= NO_TIME:
         return None
     return timeout.total_seconds()
@@ -210,8 +210,8 @@ def seconds(timeout: timedelta | None) -> float | None:
 def future_of(operation: Operation, result: list[Tensor]) -> Future:
     """Returns a future of `result`, done when the operation has ended.
 
-    What went wrong is raised inside of a callback: a future whose exception is set from Python holds a value that C++
-    takes for tensors. PyTorch keeps its text only; `errors.original` finds the exception.
+    Errors are raised inside a callback: a future whose exception is set from Python contains a value that C++
+    interprets as tensors. PyTorch keeps only the text; `errors.original` finds the exception.
     """
     ended: Future = Future()
 
@@ -228,18 +228,18 @@ def future_of(operation: Operation, result: list[Tensor]) -> Future:
 
 
 def end_with_pass(operation: Operation) -> None:
-    """Has the backward pass that runs on this thread, if one does, end with the operation, and raise what went wrong.
+    """Makes the backward pass on this thread, if there is one, wait for the operation, and raise its error.
 
-    DDP asks for a future of each bucket and waits for it in C++ at the end of the pass, where only an error's text is
-    left. What is queued here comes before that. Not in a pass inside of another, as checkpoints with `use_reentrant` have
-    them: its end is too early to wait, and there DDP raises a `RuntimeError` with the text.
+    DDP gets a future of each bucket and waits for it in C++ at the end of the pass, where only the text of an error is
+    left. Callbacks queued here run before that. Not in a nested pass, as in checkpoints with `use_reentrant`: its end
+    is too early to wait, and DDP raises a `RuntimeError` with the text there.
     """
     if torch._C._current_graph_task_id() != -1 and passes_on_stack() == 1:
         torch.autograd.Variable._execution_engine.queue_callback(operation.wait)
 
 
 def passes_on_stack() -> int:
-    """Returns how many backward passes this thread is in, by the functions of PyTorch that run them."""
+    """Returns the number of backward passes on the stack of this thread, by the functions of PyTorch that run them."""
     passes = 0
     frame = sys._getframe(1)
     while frame is not None:

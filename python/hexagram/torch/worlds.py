@@ -1,4 +1,4 @@
-"""Which ranks train a model: those of a world, of a group of hexagram, or of a process group of PyTorch."""
+"""The ranks that train a model: those of a world, of a hexagram group, or of a PyTorch process group."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _met: dict[str, World] = {}
 def communicator_of(process_group: Ranks | None = None) -> Communicator:
     """Returns the communicator of a process group, which may also be a world or a communicator of hexagram.
 
-    By default it has all ranks. :func:`world_of` says how the world of a process group is found. Raises `UsageError` if
-    this rank is not in the group.
+    Default: all ranks. :func:`world_of` describes the world of a process group. Raises `UsageError` if this rank is not
+    in the group.
     """
     if isinstance(process_group, Communicator):
         return process_group
@@ -34,11 +34,11 @@ def communicator_of(process_group: Ranks | None = None) -> Communicator:
 
 
 def world_of(group: dist.ProcessGroup | None = None) -> World:
-    """Returns the world of a process group's ranks, by default the default group's.
+    """Returns the world of the ranks of a process group, by default of the default group.
 
-    That is the one over which the group itself works, if its backend is hexagram; for all ranks also the one that this
-    process has joined, as ``hexagram.joined()`` returns it. If there is neither, the ranks join one: through PyTorch's
-    store, or without a process group by the variables of the launcher. A collective call of these ranks then.
+    It is the world of the group itself, if its backend is hexagram; for all ranks also the one that this process has
+    joined, as returned by ``hexagram.joined()``. Otherwise the ranks join a new one: through the PyTorch store, or
+    without a process group by the variables of the launcher. A collective call of these ranks then.
     """
     if group is None and not dist.is_initialized():
         return hexagram.joined() or hexagram.init()
@@ -56,7 +56,7 @@ def world_of(group: dist.ProcessGroup | None = None) -> World:
 
 
 def _world_within(group: dist.ProcessGroup) -> World | None:
-    """Returns the world over which a group, or its backend for the CPU, carries out its operations."""
+    """Returns the world in which a group, or its CPU backend, runs its operations."""
     if (own := getattr(group, "world", None)) is not None:
         return own
     try:
