@@ -5,10 +5,10 @@
     python python/bench/algorithms.py --seeds 0 1 2 bytegrad sgp      # some: prints their table
     python python/bench/algorithms.py --only rust --epochs 1 --losses python/tests/digits_losses.json
 
-Both sides begin with the same parameters and take the same samples in the same steps, by the learning rates of
-`lab/src/learning_rates.rs`; the optimizer is PyTorch's SGD in Python, where the algorithm does not name its own, and the
-engine's in Rust. Every run is a line of `--kept`, and is not made again: what was interrupted goes on where it ended. `--losses` writes what
-`python/tests` compares the first steps from Python with.
+Both sides start with the same parameters and take the same samples in the same steps, with the learning rates in
+`lab/src/learning_rates.rs`. In Python the optimizer is PyTorch's SGD, unless the algorithm names its own; in Rust it is
+that of the engine. Every run is a line of `--kept`, and is not repeated: an interrupted series continues where it
+ended. `--losses` writes the reference for the first steps in the tests of `python/tests`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ sys.path.insert(0, str(ROOT / "python" / "tests"))
 import digits  # noqa: E402  (of the tests, which are no package)
 
 BEGIN, END = "<!-- python/bench/algorithms: begin -->", "<!-- python/bench/algorithms: end -->"
-#: Losses of each algorithm that go to the file for tests.
+#: Number of losses of each algorithm in the file for tests.
 LOSSES = 5
 
 
 def main() -> None:
-    """Makes the runs that are not kept yet, and writes the table."""
+    """Makes the missing runs, and writes the table."""
     options = arguments()
     names = options.algorithms or [name for name, *_ in _native.algorithms()]
     kept = Kept(options.kept, options.epochs)
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Returns what the command line says."""
+    """Returns the arguments of the command line."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", help="algorithms, in any spelling (default: all)")
@@ -102,7 +102,7 @@ class Kept:
                 self.runs[run["side"], run["algorithm"], run["seed"]] = run
 
     def has(self, side: str, name: str, seed: int) -> bool:
-        """Returns whether a run was made."""
+        """Returns whether a run exists."""
         return (side, name, seed) in self.runs
 
     def add(self, run: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Kept:
             lines.write(json.dumps(run) + "\n")
 
     def line(self, side: str, name: str, seed: int) -> str:
-        """Returns a run as a line to read."""
+        """Returns a run as a readable line."""
         return f"{side}, {name}, seed {seed}: {self.runs[side, name, seed]['accuracy']:.2%}"
 
     def accuracies(self, side: str, name: str, seeds: Sequence[int]) -> list[float]:
@@ -147,7 +147,7 @@ def by_python(world: hexagram.World, wanted: Sequence[tuple[str, int]], epochs: 
 
 
 def trained(world: hexagram.World, name: str, seed: int, epochs: int) -> float:
-    """Trains by an algorithm, as candle's example does; returns the accuracy of the mean of the replicas."""
+    """Trains with an algorithm, like the example of candle; returns the accuracy of the mean of the replicas."""
     images, labels, test_images, test_labels = digits.load()
     net = digits.net(seed)
     model, optimizer = digits.replica(net, name, world)
@@ -164,7 +164,7 @@ def trained(world: hexagram.World, name: str, seed: int, epochs: int) -> float:
 
 
 def table(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> str:
-    """Returns the accuracies of both sides as a table, and what their difference is to be compared with."""
+    """Returns the accuracies of both sides as a table, with a reference for their difference."""
     lines = ["| algorithm | Rust | mean | Python | mean | difference |", "|---|---|---|---|---|---|"]
     differences, spreads = [], []
     for name in names:
@@ -186,7 +186,7 @@ def table(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def write(text: str, options: argparse.Namespace) -> None:
-    """Prints the table, or puts that of all algorithms in the place of the one in the documentation."""
+    """Prints the table, or replaces the one in the documentation if it has all algorithms."""
     page = ROOT / "bench" / "results" / "measurements.md"
     if options.algorithms:
         print(text)

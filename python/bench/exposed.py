@@ -1,13 +1,13 @@
-"""Communication that training steps expose by the engine, by DDP hooks and by DDP on Gloo, in one run and by turns.
+"""Exposed communication of training steps with the engine, with DDP hooks and with DDP on Gloo, in one run, in turns.
 
     python python/bench/exposed.py                                          2 ranks on this host
     bench/hosts 4 1gbit python python/bench/exposed.py                      one of 4 ranks on hosts of their own
     python python/bench/exposed.py --steps 16 --rounds 3 --only engine forward
 
-The model has 8 layers of 1024 × 1024 with ReLU, 8.4 M parameters in f32; batches of 32, plain SGD, one thread a rank. In each
-round every kind makes so many steps one after the other, after a few that do not count. A step's time is that of the rank
-that took longest, and its processor time that of all threads of the rank that used most. Printed are medians over the
-rounds, and *exposed*, what a step takes beyond one of `local` in the same round, beside that of DDP on Gloo.
+The model has 8 layers of 1024 × 1024 with ReLU, 8.4 M parameters in f32; batches of 32, plain SGD, one thread per rank.
+In each round every kind makes the same number of steps, after a few that do not count. The time of a step is that of
+the slowest rank, and its processor time that of all threads of the rank that used most. The output has medians over the
+rounds, and *exposed*: the time of a step minus that of `local` in the same round, compared with DDP on Gloo.
 
     local      passes and optimizer, no communication
     adam       the same with PyTorch's Adam, for what `qadam` makes beside communication
@@ -40,7 +40,7 @@ from hexagram.torch.hooks import hook
 
 WIDTH, DEPTH, BATCH, WARMUP, RATE = 1024, 8, 32, 6, 1e-6
 
-#: Kinds that the engine makes: optimizer of its own or not, algorithm, overlap.
+#: Kinds that use the engine: own optimizer or not, algorithm, overlap.
 ENGINE = {
     "engine": (False, "gradient-allreduce", None),
     "own": (True, "gradient-allreduce", None),
@@ -56,7 +56,7 @@ ENGINE = {
 KINDS = ("local", "adam", "bare", "ddp gloo", "ddp hexagram", "ddp hook", *ENGINE)
 
 Step = Callable[[], None]
-#: Times of a step and of the processors in it, in milliseconds: one pair for each round.
+#: Time of a step and processor time in it, in milliseconds: one pair per round.
 Times = list[tuple[float, float]]
 
 
@@ -68,7 +68,7 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def trained(net: nn.Module, optimizer: torch.optim.Optimizer, between: Step = lambda: None) -> Step:
-    """Returns a step of training: passes, what comes between, and the optimizer's step."""
+    """Returns a training step: passes, the part in between, and the optimizer step."""
     x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
 
     def step() -> None:
@@ -82,7 +82,7 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, between: Step = la
 
 @contextmanager
 def step_of(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGroup]) -> Iterator[Step]:
-    """Makes a step of a kind, and ends what it has under way."""
+    """Makes a step of a kind, and completes its unfinished work."""
     net, optimizer = made()
     if kind == "local":
         yield trained(net, optimizer)
@@ -111,13 +111,13 @@ def step_of(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGrou
 
 
 def used() -> float:
-    """Returns the processor time that this process has used, in seconds."""
+    """Returns the processor time of this process, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def timed(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGroup], count: int) -> tuple[float, float]:
-    """Returns the mean times of a step and of the processors in it, in milliseconds: the longest of all ranks."""
+    """Returns the mean time of a step and processor time in it, in milliseconds: the longest of all ranks."""
     with step_of(kind, world, groups) as step:
         for _ in range(WARMUP):
             step()
@@ -132,7 +132,7 @@ def timed(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGroup]
 
 
 def run(world: hexagram.World, kinds: list[str], rounds: int, count: int) -> dict[str, Times]:
-    """Returns the times of all kinds, one for each round. Needs Gloo's process group to be the default one."""
+    """Returns the times of all kinds, one per round. The default process group must be one of Gloo."""
     torch.set_num_threads(1)
     groups = {"ddp hexagram": dist.new_group(backend="hexagram")} if "ddp hexagram" in kinds else {}
     times: dict[str, Times] = {kind: [] for kind in kinds}
@@ -172,7 +172,7 @@ def tell(all_times: dict[str, Times]) -> None:
 
 
 def main() -> None:
-    """Runs as the rank that the environment names, or starts two; rank 0's table is printed."""
+    """Runs as the rank in the environment, or starts two ranks; rank 0 prints its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=32, help="of each kind and round; whole periods of 16")

@@ -1,13 +1,14 @@
-"""Times a training step by the engine, by a DDP hook and by DDP on Gloo, beside a bare all-reduce of the same gradients.
+"""Times a training step with the engine, with a DDP hook and with DDP on Gloo, and a bare all-reduce of the gradients.
 
     python python/bench/training.py [--width 1448] [--steps 30]
 
-Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of two steps of each kind, so that other work
-on the machine meets all alike. Printed are medians in milliseconds, of the step and of the time of all threads of rank 0 on
-processors. "bare" makes the passes and the optimizer's step, and between them one all-reduce of registered memory as
-large as all gradients: what no step that waits for its gradients can avoid, but for overlap. "copied" does so with the
-gradients themselves, each of which is copied there once it is complete, as the engine and DDP do. Kinds that begin with "python" are the engine with an algorithm in Python, beside its twin in Rust;
-of these the ratio is printed, too: the median of those of single rounds.
+Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of two steps of each kind, so that other
+work on the machine affects all alike. The output has medians in milliseconds, of the step and of the processor time of
+all threads of rank 0. "bare" makes the passes and the optimizer step, with one all-reduce in between of registered
+memory of the size of all gradients: the minimum for a step without overlap. "copied" does the same with the gradients
+themselves, each copied there once it is complete, like the engine and DDP. Kinds that begin with "python" are the
+engine with an algorithm in Python, next to its twin in Rust; their ratio is printed, too: the median of the ratios of
+single rounds.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def made(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def trained(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, between: Step = lambda: None) -> Step:
-    """Returns a step of training: passes, what comes between, and the optimizer's step."""
+    """Returns a training step: passes, the part in between, and the optimizer step."""
 
     def step() -> None:
         optimizer.zero_grad()
@@ -76,7 +77,7 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, b
 
 
 def copied(net: nn.Module, memory: hexagram.Memory) -> None:
-    """Lets every gradient be copied into its part of `memory`, and lie there, once it is complete."""
+    """Copies every gradient to its part of `memory` once it is complete, and keeps it there."""
     parts = torch.from_dlpack(memory).split([parameter.numel() for parameter in net.parameters()])
     for parameter, part in zip(net.parameters(), parts, strict=True):
         view = part.view_as(parameter)
@@ -122,13 +123,13 @@ def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
 
 
 def used() -> float:
-    """Returns the processor time that this process has used, in seconds."""
+    """Returns the processor time of this process, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, list[tuple[float, float]]]:
-    """Returns the times of two steps of each kind in every round, and of the processors in them, in seconds."""
+    """Returns the times of two steps of each kind in every round, and the processor times in them, in seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=world.rank, world_size=world.size)
     steps = kinds(world, width)
@@ -146,7 +147,7 @@ def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[st
 
 
 def main() -> None:
-    """Runs the ranks and prints rank 0's medians."""
+    """Runs the ranks and prints the medians of rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=1448)
     parser.add_argument("--steps", type=int, default=30)

@@ -1,11 +1,11 @@
-"""Trains a small net on handwritten digits with several ranks, and draws how its accuracy grew.
+"""Trains a small net on handwritten digits with several ranks, and draws its accuracy over the epochs.
 
     python python/examples/digits.py                                              # 4 ranks, which this process starts
     python python/examples/digits.py --algorithm "choco-sgd(codec=top-k(5%))"     # any algorithm, in any spelling
     python python/examples/digits.py --algorithm qadam --rate 0.002               # docs/algorithms.md has the rates
     torchrun --nproc-per-node 4 python/examples/digits.py                         # ranks of another launcher
 
-Each rank takes every n-th sample of each epoch; the picture is written to ``digits.svg`` by rank 0.
+Each rank takes every n-th sample of each epoch; rank 0 writes the picture to ``digits.svg``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load(file: Path) -> tuple[Tensor, Tensor]:
 
 
 def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
-    """Trains on this rank's samples; returns the accuracy on what was held out, after each epoch."""
+    """Trains on the samples of this rank; returns the accuracy on held-out samples after each epoch."""
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     images, labels = load(options.data)
@@ -44,13 +44,13 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
     test_images, test_labels = images[held_out], labels[held_out]
     images, labels = images[~held_out], labels[~held_out]
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    # MuLoCo names the engine's optimizer that it goes with.
+    # MuLoCo names an engine optimizer.
     sgd = None if options.algorithm.startswith("muloco") else torch.optim.SGD(net.parameters(), lr=options.rate)
     model = DataParallel(net, sgd, algorithm=options.algorithm, learning_rate=options.rate, process_group=world)
     loss_of = nn.CrossEntropyLoss()
     accuracies = []
     for epoch in range(options.epochs):
-        # The same order on all ranks, and as many batches on each.
+        # The same order on all ranks, and the same number of batches on each.
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
         own = order[: len(order) // world.size * world.size][world.rank :: world.size]
         for batch in own.split(options.batch):
@@ -58,7 +58,7 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
             loss_of(model(images[batch]), labels[batch]).backward()
             model.optimizer.step()
         with torch.no_grad():
-            # Of the mean of all replicas, which some algorithms let differ.
+            # Of the mean of all replicas, as they may differ.
             accuracy, _ = model.evaluate_mean(lambda: (net(test_images).argmax(1) == test_labels).float().mean().item())
         accuracies.append(accuracy)
         if world.rank == 0:
@@ -72,7 +72,7 @@ def draw(accuracies: list[float], title: str, file: Path) -> None:
     least = min(int(10 * value) / 10 for value in accuracies)
 
     def place(epoch: float, value: float) -> tuple[float, float]:
-        """Returns where an accuracy after an epoch is drawn."""
+        """Returns the position of an accuracy after an epoch in the picture."""
         across = (epoch - 1) / max(1, len(accuracies) - 1)
         up = (value - least) / (1 - least) if least < 1 else 1
         return left + across * (width - left - right), height - bottom - up * (height - top - bottom)
@@ -103,7 +103,7 @@ def draw(accuracies: list[float], title: str, file: Path) -> None:
 
 
 def positive(text: str) -> int:
-    """Returns a whole number from 1 on, as the command line has it."""
+    """Returns a positive integer from the command line."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -111,7 +111,7 @@ def positive(text: str) -> int:
 
 
 def main() -> None:
-    """Trains as the command line says, with the ranks of a launcher or with its own."""
+    """Trains with the arguments of the command line, with the ranks of a launcher or its own."""
     parser = argparse.ArgumentParser(description="Trains on handwritten digits with several ranks")
     parser.add_argument("--ranks", type=positive, default=4, help="number of ranks, unless a launcher started this one")
     parser.add_argument("--algorithm", default="gradient-allreduce")
@@ -135,7 +135,7 @@ def main() -> None:
         try:
             accuracies, rank = spawn(options.ranks, train, options, timeout=600.0)[0], 0
         except RankFailed as error:
-            # The last line of the traceback says what is wrong.
+            # The last line of the traceback has the reason.
             sys.exit(f"digits.py: {str(error).strip().splitlines()[-1]}")
     if rank == 0:
         try:

@@ -1,11 +1,11 @@
-"""Bagua's example `examples/mnist/main.py` over hexagram: the same program, with the digits of this repository for MNIST.
+"""Bagua's example `examples/mnist/main.py` over hexagram: the same program, with the digits of this repository.
 
     hexagram run -n 4 -- python python/examples/from_bagua.py --algorithm bytegrad
 
-Bagua's ``bagua.init_process_group()`` is ``hexagram.init()``; its ``model.with_bagua([optimizer], algorithm)`` is
-``DataParallel(model, optimizer, algorithm)``, which takes every algorithm by its spelling. There is no class for each, and
-the asynchronous one is neither resumed nor aborted around an evaluation: ``evaluate_mean`` does that. Left out are CUDA,
-progress within an epoch, the fused optimizer, and the model's file.
+``hexagram.init()`` replaces ``bagua.init_process_group()``; ``DataParallel(model, optimizer, algorithm)`` replaces
+``model.with_bagua([optimizer], algorithm)``, and accepts every algorithm by its spelling. There is one class for all
+algorithms, and the asynchronous one need not be aborted and resumed around an evaluation: ``evaluate_mean`` does that.
+Not included: CUDA, progress within an epoch, the fused optimizer, and the file of the model.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 def main():
-    """Trains, and prints the accuracy on what was held out after each epoch."""
+    """Trains, and prints the accuracy on held-out samples after each epoch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=14)
@@ -53,7 +53,7 @@ def main():
         torch.set_num_threads(1)
         train_images, train_labels, test_images, test_labels = load()
         net = Net()
-        # QAdam leaves Adam's direction, which plain SGD steps with.
+        # QAdam leaves the direction of Adam, with which plain SGD steps.
         kind = optim.SGD if args.algorithm.startswith("qadam") else optim.Adadelta
         optimizer = kind(net.parameters(), lr=args.lr)
         model = DataParallel(net, optimizer, args.algorithm, process_group=world)

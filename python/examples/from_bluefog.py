@@ -1,13 +1,12 @@
-"""Bluefog's example `examples/pytorch_mnist.py` over hexagram: the same program, with the digits of this repository for
-MNIST.
+"""Bluefog's example `examples/pytorch_mnist.py` over hexagram: the same program, with the digits of this repository.
 
     hexagram run -n 4 -- python python/examples/from_bluefog.py --algorithm "d-psgd(graph=one-peer-exponential)"
 
-Its kinds of optimizers and its topologies are options of algorithms here: ``neighbor_allreduce`` is ``d-psgd``, with
-``graph=ring``, ``torus`` or another, where neighbours that change with every step are those of a graph that is a schedule,
-and not the program's; ``--atc-style`` is ``adapt-then-combine=true``; ``allreduce`` is ``local-sgd(period=1)``; ``win_put``, where
-nobody waits, is ``ad-psgd``; ``gradient_allreduce`` has its own name. Parameters and the optimizer's state are broadcast
-by ``DataParallel``. Left out are CUDA and progress within an epoch; the net is one for images of 8 × 8.
+Its kinds of optimizers and its topologies are options of algorithms here. ``neighbor_allreduce`` is ``d-psgd``, with
+``graph=ring``, ``torus`` or another; if neighbours change with every step, the graph is a schedule, not code of the
+program. ``--atc-style`` is ``adapt-then-combine=true``; ``allreduce`` is ``local-sgd(period=1)``; ``win_put``, without
+waits, is ``ad-psgd``; ``gradient_allreduce`` has its own name. ``DataParallel`` broadcasts parameters and optimizer
+state. Not included: CUDA and progress within an epoch; the net is for images of 8 × 8.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 
 def main():
-    """Trains, and prints how far replicas are apart, and the accuracy of their mean."""
+    """Trains, and prints the distance of the replicas, and the accuracy of their mean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=10)

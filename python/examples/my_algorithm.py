@@ -1,9 +1,9 @@
-"""An algorithm of one's own in Python: local SGD that pulls replicas towards their mean instead of onto it.
+"""An own algorithm in Python: local SGD that pulls replicas towards their mean instead of setting them to it.
 
     hexagram run -n 4 -- python python/examples/my_algorithm.py
 
-Write the hooks that the algorithm needs, on flat tensors of each bucket; `context` has the step and the other ranks. What
-the hooks change in place is what the model trains with.
+Implement the hooks that the algorithm needs, on flat tensors of each bucket; `context` has the step and the other
+ranks. The model trains with the tensors that the hooks change in place.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Pull(Algorithm):
 
 
 def load():
-    """Returns images ``(samples, 64)`` from 0 to 1 and labels to train on, and those of every fifth, held out."""
+    """Returns images ``(samples, 64)`` from 0 to 1 and labels for training, and every fifth of them, held out."""
     with gzip.open(Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz", "rt") as lines:
         rows = torch.tensor([[float(field) for field in row] for row in csv.reader(lines)])
     held_out = torch.arange(len(rows)) % 5 == 0
@@ -48,14 +48,14 @@ def load():
 
 
 def batches(world, epoch: int, size: int, samples: int = 1437):
-    """Returns the indices of this rank's batches of an epoch, as many as the other ranks have."""
+    """Returns the indices of the batches of this rank in an epoch; all ranks have the same number."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
     order = order[: samples // (size * world.size) * size * world.size]
     return order[world.rank :: world.size].split(size)
 
 
 def main():
-    """Trains the digits, and prints the accuracy of the mean of all replicas."""
+    """Trains on the digits, and prints the accuracy of the mean of all replicas."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
     args = parser.parse_args()

@@ -1,6 +1,6 @@
-"""The smallest program of Hugging Face Accelerate, as its documentation has it: nothing here knows of hexagram.
+"""The smallest program of Hugging Face Accelerate, as in its documentation: nothing in it depends on hexagram.
 
-It prints the backend that the model was trained over, and the sum of the weights, from rank 0.
+Rank 0 prints the backend that trained the model, and the sum of the weights.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What tests have: an end of those that hang, with the stacks of all threads, Ctrl-C as a terminal has it, and launched ranks."""
+"""Test setup: a limit for hanging tests, with the stacks of all threads; Ctrl-C as in a terminal; launched ranks."""
 
 import faulthandler
 import signal
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-# A shell without a terminal lets what it starts beside itself ignore Ctrl-C.
+# A shell without a terminal makes its background processes ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def dump_stacks():
-    """Prints all stacks and ends the process if a test takes ten minutes: only what hangs does."""
+    """Prints all stacks and ends the process if a test takes ten minutes: only a hang takes this long."""
     faulthandler.dump_traceback_later(600, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -22,7 +22,7 @@ def dump_stacks():
 
 @pytest.fixture
 def two_ranks(tmp_path) -> Callable[[str, float], subprocess.CompletedProcess[str]]:
-    """Returns what runs the text of a program as two ranks of ``hexagram run``, for so many seconds at most."""
+    """Returns a function that runs a program text as two ranks of ``hexagram run``, with a limit in seconds."""
 
     def run(text: str, timeout: float) -> subprocess.CompletedProcess[str]:
         program = tmp_path / "program.py"

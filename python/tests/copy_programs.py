@@ -1,4 +1,4 @@
-"""What ranks do in the tests of copies and of DDP's hooks: each program is a rank of its own process."""
+"""Programs of ranks in the tests of copies and of DDP hooks: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hexagram.torch.tensors import span
 
 
 def copies(world) -> dict:
-    """Copies a model in training; returns what its copies are and do."""
+    """Copies a model in training; returns the properties and results of its copies."""
     told = {}
     for overlap in ("backward", "forward"):
         model = net()
@@ -65,7 +65,7 @@ class Complex(nn.Module):
 
 
 def hooked(model: nn.Module, algorithm: str, world, steps: int = 3, **options) -> torch.Tensor:
-    """Trains under DDP with a hook, or with none for an empty name; returns the parameters."""
+    """Trains under DDP with a hook, or without one for an empty name; returns the parameters."""
     ddp = DistributedDataParallel(model, **options)
     optimizer = SGD(ddp.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
     if algorithm:
@@ -78,7 +78,7 @@ def hooked(model: nn.Module, algorithm: str, world, steps: int = 3, **options) -
 
 
 def overflown(world, algorithm: str) -> tuple:
-    """Overflows on one rank under a GradScaler and a hook; returns when parameters moved, and the scale."""
+    """Overflows on one rank under a GradScaler and a hook; returns the steps that moved parameters, and the scale."""
     model = net()
     ddp = DistributedDataParallel(model)
     optimizer = SGD(ddp.parameters(), 0.01)
@@ -117,12 +117,12 @@ class Partly(nn.Module):
         self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x):
-        """Returns what one layer makes of the input."""
+        """Returns the output of one layer."""
         return self.used(x)
 
 
 def hooks(world) -> dict:
-    """Makes hooks that lack something, and trains what hooks are not made for."""
+    """Creates hooks that lack something, and trains models that hooks do not support."""
     store = [None, tempfile.mkdtemp()][world.rank == 0]
     told = {}
     for name in ("powersgd(rank=1)", "topk-ef(fraction=5%)", "dgc", "demo"):
@@ -154,6 +154,6 @@ def hooks(world) -> dict:
 
 
 def one_after_another(world) -> dict:
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     torch.set_num_threads(1)
     return {program.__name__: program(world) for program in (copies, hooks)}

@@ -1,7 +1,7 @@
-"""The handwritten digits of this repository, and small models of them: what tests and figures train.
+"""The handwritten digits of this repository, and small models for them, for tests and figures.
 
-`Net`, `net` and `order` are those of the Rust program `candle-train`: the same parameters to begin with, and the same
-samples in the same steps, so that its losses and accuracies can be compared with those of Python.
+`Net`, `net` and `order` are those of the Rust program `candle-train`: the same initial parameters, and the same samples
+in the same steps, so that its losses and accuracies can be compared with those of Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 FILE = Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz"
 
-#: Learning rates other than 0.15, as `lab/src/learning_rates.rs` has them for candle.
+#: Learning rates other than 0.15, as in `lab/src/learning_rates.rs` for candle.
 RATES = {
     "qadam": 0.002,
     "qadam-8bit": 0.002,
@@ -42,7 +42,7 @@ RATES = {
 
 
 def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns images ``(samples, 64)`` from 0 to 1 and labels to train on, and those of every fifth, held out."""
+    """Returns images ``(samples, 64)`` from 0 to 1 and labels for training, and every fifth of them, held out."""
     with gzip.open(FILE, "rt") as lines:
         rows = torch.tensor([[float(field) for field in row] for row in csv.reader(lines)])
     images, labels = rows[:, :64] / 16, rows[:, 64].long()
@@ -57,7 +57,7 @@ def model(seed: int = 0, width: int = 64) -> nn.Sequential:
 
 
 def batches(rank: int, size: int, epochs: int, batch: int = 16, samples: int = 1437):
-    """Yields the indices of a rank's batches: every epoch another order, the same number on all ranks."""
+    """Yields the indices of the batches of a rank: a new order in every epoch, the same number on all ranks."""
     generator = torch.Generator().manual_seed(5)
     for _ in range(epochs):
         order = torch.randperm(samples, generator=generator)
@@ -66,10 +66,10 @@ def batches(rank: int, size: int, epochs: int, batch: int = 16, samples: int = 1
 
 
 class Pool(torch.autograd.Function):
-    """Maxima of windows of 2 × 2, with the gradient that candle 0.11 gives them, of which PyTorch's differs.
+    """Maxima of windows of 2 × 2, with the gradient of candle 0.11, which differs from that of PyTorch.
 
-    Where k of a window's four elements are its maximum, each of these gets k/4 of the gradient; in PyTorch, one of them
-    gets all of it.
+    If k of the four elements of a window are its maximum, each of these gets k/4 of the gradient; in PyTorch, one of
+    them gets all of it.
     """
 
     @staticmethod
@@ -89,7 +89,8 @@ class Pool(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """Two convolutions with pooling, two linear layers: as `adapters/candle/examples/common/net.rs`. Takes images ``(samples, 64)``."""
+    """Two convolutions with pooling, two linear layers: like `adapters/candle/examples/common/net.rs`. Takes images
+    ``(samples, 64)``."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +108,7 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0) -> Net:
-    """Returns an untrained net with the parameters that `candle-train --seed` begins with."""
+    """Returns an untrained net with the initial parameters of `candle-train --seed`."""
     made = Net()
     generator = numpy.random.RandomState(seed)
     parameters = dict(made.named_parameters())
@@ -122,7 +123,7 @@ def net(seed: int = 0) -> Net:
 
 
 def order(rank: int, size: int, epoch: int, seed: int = 0, batch: int = 16, samples: int = 1437) -> Iterator[Tensor]:
-    """Yields the indices of a rank's batches of an epoch, from 0, as `candle-train --seed` takes them."""
+    """Yields the indices of the batches of a rank in an epoch, from 0, like `candle-train --seed`."""
     sampler = DistributedSampler(range(samples), size, rank, seed=seed, drop_last=True)
     sampler.set_epoch(epoch)
     indices = torch.tensor(list(sampler))
@@ -130,16 +131,16 @@ def order(rank: int, size: int, epoch: int, seed: int = 0, batch: int = 16, samp
 
 
 def replica(net: nn.Module, algorithm: str, world: World) -> tuple[DataParallel, Optimizer]:
-    """Returns the engine of a net on all ranks, and what steps, with the algorithm's learning rate."""
+    """Returns the engine of a net on all ranks, and the optimizer, with the learning rate of the algorithm."""
     rate = RATES.get(algorithm.split("(")[0], 0.15)
-    # That one names the engine's optimizer that it goes with.
+    # This algorithm names its engine optimizer.
     optimizer = None if algorithm == "muloco" else torch.optim.SGD(net.parameters(), rate)
-    # The order in which candle completes gradients, and so the places that codecs find them in.
+    # The order in which candle completes gradients, which determines their places for codecs.
     model = DataParallel(net, optimizer, algorithm, learning_rate=rate, process_group=world, order="listed")
     return model, model.optimizer
 
 
 def accuracy(net: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Returns the share of images that a net knows."""
+    """Returns the share of images that a net classifies correctly."""
     with torch.no_grad():
         return (net(images).argmax(1) == labels).float().mean().item()

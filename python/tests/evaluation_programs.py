@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the mean's evaluation: each program is a rank of its own process."""
+"""Programs of ranks in the tests of the evaluation of the mean: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 
 def replicas(world: hexagram.World) -> tuple[nn.Module, DataParallel]:
-    """Returns a net with batch normalization, and the net under the engine, after two steps of its own on each rank."""
+    """Returns a net with batch normalization, and the net under the engine, after two different steps on each rank."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
     optimizer = torch.optim.SGD(net.parameters(), 0.05)
@@ -30,14 +30,14 @@ def replicas(world: hexagram.World) -> tuple[nn.Module, DataParallel]:
 
 
 def train(ours: DataParallel, rank: int, step: int) -> None:
-    """Makes one step on a rank's own samples."""
+    """Makes one step on the samples of a rank."""
     ours.optimizer.zero_grad()
     loss(ours, rank, step).backward()
     ours.optimizer.step()
 
 
 def loss(ours: Callable[[Tensor], Tensor], rank: int, step: int) -> Tensor:
-    """Returns the loss of a batch of a rank's own."""
+    """Returns the loss of a batch of a rank."""
     images, labels, _, _ = digits.load()
     index = torch.arange(16) * 2 + rank + 50 * step
     return cross_entropy(ours(images[index]), labels[index])
@@ -49,7 +49,7 @@ def first(net: nn.Module) -> Tensor:
 
 
 def asked_meanwhile() -> tuple[dict[str, str | None], bool, bool]:
-    """Asks for all sorts of things while the mean is evaluated; returns what each is told, and what comes of the rest."""
+    """Makes many calls while the mean is evaluated; returns the error of each, and whether the rest is correct."""
     with alone() as world:
         net, ours = replicas(world)
         before = first(net)
@@ -83,7 +83,7 @@ def asked_meanwhile() -> tuple[dict[str, str | None], bool, bool]:
 
 
 def interrupted(world: hexagram.World) -> tuple[bool, bool]:
-    """Rank 0 is interrupted while it waits for the mean; then all evaluate it: is it right, and are replicas put back?"""
+    """Rank 0 is interrupted while it waits for the mean; then all evaluate it: right, and replicas restored?"""
     net, ours = replicas(world)
     ours.module.eval()
     before = first(net)

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of parameter groups: each program is a rank of its own process."""
+"""Programs of ranks in the tests of parameter groups: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hexagram.torch.data_parallel import DataParallel
 
-#: Spellings of the engine's optimizers, each with PyTorch's.
+#: Spellings of engine optimizers, each with its PyTorch counterpart.
 PAIRS = {
     "sgd(momentum=0.9)": lambda groups: SGD(groups, 0.1, momentum=0.9),
     "adam": lambda groups: Adam(groups, 0.1),
@@ -27,7 +27,7 @@ def grouped(model: nn.Module) -> list[dict]:
 
 
 def as_pytorch(world) -> dict[str, float]:
-    """Trains with groups, a schedule and a weight decay that changes; returns how far the engine is from PyTorch."""
+    """Trains with groups, a schedule and a variable weight decay; returns the difference from PyTorch."""
     apart = {}
     for spelling, optimizer_of in PAIRS.items():
         trained = []
@@ -39,7 +39,7 @@ def as_pytorch(world) -> dict[str, float]:
                 optimizer, groups = optimizer_of([{"params": model[0].weight}, *grouped(model)]), None
             rate = 0.1 if kind == "engine" else None
             ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, process_group=world)
-            # The first rate is 0 at first, of which no other one is a multiple.
+            # The first rate is 0 at first, so no other rate is a multiple of it.
             schedule = LambdaLR(ours.optimizer, [lambda step: step / 4, lambda step: 1.0, lambda step: 0.5**step])
             for step in range(5):
                 if step == 3:
@@ -55,7 +55,7 @@ def as_pytorch(world) -> dict[str, float]:
 
 
 def states(world) -> dict:
-    """Saves and loads states of the engine's optimizers: does training go on as it would have?"""
+    """Saves and loads states of engine optimizers: does training continue without a difference?"""
     told = {}
     for spelling in ("sgd", "sgd(momentum=0.9)", "adamw", "lion", "muon"):
         model = net()
@@ -78,7 +78,7 @@ def states(world) -> dict:
 
 
 def refused(world) -> dict[str, str | None]:
-    """Does what the engine's optimizer cannot follow; returns what is told."""
+    """Makes changes that an engine optimizer does not support; returns the errors."""
     model = net()
     ours = DataParallel(model, "adamw", learning_rate=0.1, process_group=world)
     foreign = AdamW(model.parameters())
@@ -115,7 +115,7 @@ def refused(world) -> dict[str, str | None]:
 
 
 def of_groups(world, kind: str) -> str | None:
-    """Trains with a learning rate of the second group that parts; returns what is told of it."""
+    """Trains with a learning rate of the second group that differs between ranks; returns the error."""
     model = net()
     parts = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}]
     optimizer = SGD(parts, 0.1) if kind == "torch" else "sgd"
@@ -128,6 +128,6 @@ def of_groups(world, kind: str) -> str | None:
 
 
 def one_after_another(world) -> dict:
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     torch.set_num_threads(1)
     return {program.__name__: program(world) for program in (as_pytorch, states, refused)}

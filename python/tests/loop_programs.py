@@ -1,4 +1,4 @@
-"""What ranks do in the tests of loops out of the ordinary: each program is a rank of its own process, or of none other."""
+"""Programs of ranks in the tests of unusual loops: each runs as a rank in a separate process, some of them alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 
 def sgd(parameters, rate: float = 0.1) -> torch.optim.SGD:
-    """Returns an optimizer of PyTorch."""
+    """Returns a PyTorch optimizer."""
     return torch.optim.SGD(parameters, rate)
 
 
@@ -32,14 +32,14 @@ def identical(world: hexagram.World, net: nn.Module) -> bool:
 
 
 def loss(ours: Callable[[Tensor], Tensor], rank: int = 0, step: int = 0) -> Tensor:
-    """Returns the loss of a batch of a rank's own."""
+    """Returns the loss of a batch of a rank."""
     images, labels, _, _ = digits.load()
     index = torch.arange(16) * 2 + rank + 50 * step
     return cross_entropy(ours(images[index]), labels[index])
 
 
 def watched(world) -> tuple[list[int], list[bool]]:
-    """Looks at the number of steps within each step; returns the numbers, and whether replicas are one after each."""
+    """Reads the number of steps within each step; returns the numbers, and whether replicas stay identical."""
     net = digits.model()
     ours = DataParallel(net, sgd(net.parameters()), "local-sgd(period=1)", process_group=world)
     numbers, are_one = [], []
@@ -56,9 +56,9 @@ def watched(world) -> tuple[list[int], list[bool]]:
 
 
 def by_turns() -> tuple[list[int], list[bool]]:
-    """Trains a model of 16 bits by two optimizers, in the first pass by one of them only, and by a loop of its own.
+    """Trains a model of 16 bits with two optimizers, in the first pass with one of them only, and with its own loop.
 
-    Returns the number of steps so far when one of two has stepped, and whether each step's parameters stay.
+    Returns the number of steps when one of two has stepped, and whether the parameters of each step stay.
     """
     with alone() as world:
         net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()
@@ -89,7 +89,7 @@ def by_turns() -> tuple[list[int], list[bool]]:
 
 
 class Checkpointed(nn.Module):
-    """A model whose last layer is computed anew in the backward pass."""
+    """A model whose last layer is recomputed in the backward pass."""
 
     def __init__(self, use_reentrant: bool) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Checkpointed(nn.Module):
 
 
 def checkpointed() -> tuple[str | None, bool]:
-    """Computes layers anew in a pass inside of the pass, and in the pass; returns what is told, and whether it is right."""
+    """Recomputes layers in a nested pass, and in the pass itself; returns the error, and if the result is right."""
     with alone() as world:
         net = Checkpointed(use_reentrant=True)
         ours = DataParallel(net, sgd(net.parameters()), process_group=world, unused="zero")
@@ -121,7 +121,7 @@ def checkpointed() -> tuple[str | None, bool]:
 
 
 def fails(world) -> tuple[list[str | None], int | None, str]:
-    """Rank 0's backward pass is left by an exception: returns what it is told later, whom rank 1 blames, and for what."""
+    """An exception leaves the backward pass of rank 0: returns its later errors, and those that rank 1 reports."""
     net = digits.model()
     ours = DataParallel(net, sgd(net.parameters()), process_group=world, first_bucket_bytes=1, bucket_bytes=1)
     loss(ours, world.rank).backward()
@@ -143,12 +143,12 @@ def fails(world) -> tuple[list[str | None], int | None, str]:
 
 
 def fail(*_: object) -> None:
-    """Raises what a backward pass does not expect."""
+    """Raises an unexpected error in a backward pass."""
     raise ValueError("no gradient")
 
 
 def wrapped_again() -> dict[str, object]:
-    """Trains a model by one DataParallel after another, and by two at once; returns what comes of it."""
+    """Trains a model with one DataParallel after another, and with two at the same time; returns the results."""
     told: dict[str, object] = {}
     with alone() as world:
         net = digits.model()
@@ -174,14 +174,14 @@ def wrapped_again() -> dict[str, object]:
 
 
 def hooks_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Returns the number of hooks that a model and its optimizer have."""
+    """Returns the number of hooks of a model and its optimizer."""
     of_parameters = [len(parameter._post_accumulate_grad_hooks or ()) for parameter in net.parameters()]
     of_modules = [len(module._forward_pre_hooks) for module in net.modules()]
     return sum(of_parameters) + sum(of_modules) + len(optimizer._optimizer_step_post_hooks)
 
 
 def untied() -> tuple[list[str | None], bool]:
-    """Trains parameters in the same memory; returns what is told where they would not stay there, and if they do elsewhere."""
+    """Trains parameters in shared memory; returns the errors if separated, and whether separate ones work."""
     with alone() as world:
         net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         net[1].weight = nn.Parameter(net[0].weight.data)
@@ -197,7 +197,7 @@ def untied() -> tuple[list[str | None], bool]:
 
 
 def one_after_another(world) -> dict:
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     torch.set_num_threads(1)
-    # No rank can go on after the error that the last one provokes.
+    # Ranks cannot continue after the error that the last one provokes.
     return {program.__name__: program(world) for program in (watched, fails)}

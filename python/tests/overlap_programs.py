@@ -1,4 +1,4 @@
-"""What ranks do in the tests of communication beside the next forward pass: each program is a rank of its own process."""
+"""Programs of ranks in the tests of communication during the next forward pass: each runs in a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hexagram.torch.overlap import Arriving, ArrivingParameter
 STEPS = 5
 #: A bucket for each parameter.
 SMALL = {"first_bucket_bytes": 1, "bucket_bytes": 1}
-#: By name: what of the algorithms that allow it is tried, with the optimizer.
+#: By name: the algorithms under test that allow it, with the optimizer.
 ALGORITHMS = {
     "gradient-allreduce": "adamw",
     "bytegrad": "sgd(momentum=0.9)",
@@ -37,7 +37,7 @@ ALGORITHMS = {
 
 
 class Tangled(nn.Module):
-    """A model whose weights are used in every way there is but plainly."""
+    """A model whose weights are used in all unusual ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Halves(nn.Module):
 
 
 def pairs(world: hexagram.World, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields so many batches of this rank."""
+    """Yields `count` batches of this rank."""
     images, labels, _, _ = digits.load()
     batches = iter(digits.batches(world.rank, world.size, 1000))
     for _ in range(count):
@@ -127,13 +127,13 @@ def clipping(ours: DataParallel, batches: list) -> None:
         ours.optimizer.step()
         ours.eval()
         with torch.no_grad():
-            # Would be another loss with parameters of another step.
+            # Would give another loss with parameters of another step.
             x = x + ours(x).mean()
         ours.train()
 
 
 def trained(world, overlap: str, model: Callable, loop: Callable = plain, **options) -> list[Tensor]:
-    """Trains a model; returns what it ends with."""
+    """Trains a model; returns its final state."""
     net = model()
     ours = made(world, net, overlap, **options)
     loop(ours, list(pairs(world, STEPS + 1)))
@@ -144,7 +144,7 @@ def trained(world, overlap: str, model: Callable, loop: Callable = plain, **opti
 
 
 def same(world) -> dict[str, bool]:
-    """Trains in many ways, with communication beside the forward pass and without: equal, bit for bit?"""
+    """Trains in many ways, with communication during the forward pass and without: equal, bit for bit?"""
     torch.set_num_threads(1)
     cases = {f"{name}": {"model": Tangled, "algorithm": name, "optimizer": own} for name, own in ALGORITHMS.items()}
     cases["one bucket"] = {"model": Tangled, "bucket_bytes": 1 << 20, "first_bucket_bytes": 1 << 20}
@@ -162,7 +162,7 @@ def same(world) -> dict[str, bool]:
 
 
 def compiled(world) -> dict[str, bool]:
-    """Trains what is compiled in several ways, or scripted: equal to the training of what is not?"""
+    """Trains models that are compiled in several ways, or scripted: equal to the training without?"""
     torch.set_num_threads(1)
 
     def part() -> nn.Module:
@@ -214,7 +214,7 @@ def compiled(world) -> dict[str, bool]:
     }
     expected = trained(world, "backward", digits.model)
     told = {name: equal(trained(world, "forward", **way), expected) for name, way in ways.items()}
-    # The compiler leaves the engine alone, and has nothing to say of it.
+    # The compiler skips the engine, and gives no warning about it.
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         told["a step"] = equal(trained(world, "backward", digits.model, loop=step), expected)
@@ -223,7 +223,7 @@ def compiled(world) -> dict[str, bool]:
 
 
 def waits(world) -> dict[str, bool]:
-    """Looks at what is on its way after a step, and what waits for it."""
+    """Reads unfinished work after a step, and checks which accesses wait for it."""
     torch.set_num_threads(1)
     net = digits.model()
     ours = made(world, net, "forward")
@@ -260,7 +260,7 @@ def waits(world) -> dict[str, bool]:
 
 
 def readers(world) -> dict[str, bool]:
-    """Reads parameters after a step in many ways: are they those of the training without?"""
+    """Reads parameters after a step in many ways: are they those of the training without overlap?"""
     torch.set_num_threads(1)
 
     def unpickled(net: nn.Module) -> list[Tensor]:
@@ -293,7 +293,7 @@ def readers(world) -> dict[str, bool]:
             ours = made(world, net, overlap)
             plain(ours, list(pairs(world, 3)))
             seen.append([tensor.detach().clone() for tensor in read(net)])
-            # Whatever it was, training goes on from there.
+            # Training continues from there after any read.
             plain(ours, list(pairs(world, 2)))
             seen[-1] += values(net)
             ours.close()
@@ -306,7 +306,7 @@ class Nothing(Algorithm):
 
 
 def refused(world) -> list[str]:
-    """Asks for what cannot be; returns what is said."""
+    """Makes unsupported requests; returns the errors."""
     said = []
     net = digits.model()
     cases = [
@@ -324,7 +324,7 @@ def refused(world) -> list[str]:
 
 
 def resumed(world) -> bool:
-    """Trains on from a checkpoint: equal to the training that was not interrupted?"""
+    """Continues from a checkpoint: equal to the uninterrupted training?"""
     torch.set_num_threads(1)
     batches = list(pairs(world, 8))
     net = digits.model()
@@ -341,7 +341,7 @@ def resumed(world) -> bool:
 
 
 def switched(world) -> bool:
-    """Changes the algorithm, evaluates the mean and averages on the way: as without?"""
+    """Changes the algorithm, evaluates the mean and averages during the training: as without?"""
     found = []
     for overlap in ("forward", "backward"):
         net = digits.model()
@@ -358,7 +358,7 @@ def switched(world) -> bool:
 
 
 def tuned(world) -> dict[str, bool]:
-    """Trains while the engine cuts its buckets anew: equal to the training in whole buckets?"""
+    """Trains while the engine recreates its buckets: equal to the training in whole buckets?"""
     torch.set_num_threads(1)
     told = {}
     for name, model in {"32 bits": digits.model, "16 bits": Halves}.items():
@@ -379,7 +379,7 @@ def tuned(world) -> dict[str, bool]:
 
 
 def killed(world) -> int | None:
-    """Rank 1 dies with a step on its way; returns whom the others name."""
+    """Rank 1 dies with a step in progress; returns the rank that the others report."""
     net = digits.model()
     ours = made(world, net, "forward")
     batches = list(pairs(world, 200))
@@ -394,6 +394,6 @@ def killed(world) -> int | None:
 
 
 def one_after_another(world) -> dict:
-    """Runs all programs; returns what each returned, by its name."""
+    """Runs all programs; returns the result of each, by name."""
     programs = (same, waits, readers, resumed, switched)
     return {program.__name__: program(world) for program in programs}

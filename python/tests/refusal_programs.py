@@ -1,4 +1,4 @@
-"""What ranks do in the tests of what training refuses: each program is a rank of its own process."""
+"""Programs of ranks in the tests of refusals by training: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hexagram.torch.tensors import span
 
 
 class Mean(Algorithm):
-    """The gradients' mean; keeps the learning rates that it was told."""
+    """The mean of the gradients; records the learning rates that it received."""
 
     keeps_replicas_identical = True
 
@@ -35,7 +35,7 @@ class Mean(Algorithm):
         context.mean(bucket.gradients)
 
 
-#: Learning rates that `Mean` was told in this process.
+#: Learning rates that `Mean` received in this process.
 TOLD: list[float | None] = []
 
 
@@ -45,7 +45,7 @@ def flat(net: nn.Module) -> Tensor:
 
 
 def refusal(call: Callable[[], Any]) -> str | None:
-    """Returns what a call is told that is refused; None if it is not."""
+    """Returns the error of a refused call; None if it succeeds."""
     try:
         call()
     except hexagram.UsageError as error:
@@ -54,12 +54,12 @@ def refusal(call: Callable[[], Any]) -> str | None:
 
 
 def sgd(net: nn.Module) -> torch.optim.SGD:
-    """Returns an optimizer of PyTorch for a net."""
+    """Returns a PyTorch optimizer for a net."""
     return torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
 
 
 def train(ours: DataParallel, rank: int, steps: int) -> None:
-    """Makes steps on a rank's own samples."""
+    """Makes steps on the samples of a rank."""
     images, labels, _, _ = digits.load()
     for step in range(steps):
         index = torch.arange(16) * 2 + rank + 50 * step
@@ -69,7 +69,7 @@ def train(ours: DataParallel, rank: int, steps: int) -> None:
 
 
 def of_kinds(world):
-    """Passes values of wrong kinds; returns what each is told."""
+    """Passes values of wrong kinds; returns the error of each."""
     net = digits.model()
     wrong = {
         "bucket_bytes": [0, -1, 1.5, "1M", True],
@@ -94,7 +94,7 @@ def of_kinds(world):
         for value in values:
             given = {"optimizer": sgd(net), "process_group": world} | {name: value}
             told.append((name, refusal(lambda given=given: DataParallel(net, **given))))
-    # What is right goes through.
+    # Valid values succeed.
     ours = DataParallel(net, sgd(net), process_group=world, bucket_bytes=1, streams=65_535, seed=None, clip_norm=1)
     train(ours, world.rank, 1)
     ours.close()
@@ -102,7 +102,7 @@ def of_kinds(world):
 
 
 def by_rates(world):
-    """Ranks name learning rates of their own; then one, without an optimizer."""
+    """Ranks pass different learning rates; then one does, without an optimizer."""
     net = digits.model()
     rate = 0.25 * (1 + world.rank)
     told = [refusal(lambda: DataParallel(net, "sgd", learning_rate=rate, process_group=world))]
@@ -115,7 +115,7 @@ def by_rates(world):
 
 
 def of_models(world):
-    """Trains models that cannot be trained; returns what each is told."""
+    """Trains models that cannot be trained; returns the error of each."""
     frozen = nn.Linear(2, 2).requires_grad_(False)
     sparse = nn.Linear(2, 2)
     sparse.weight = nn.Parameter(torch.eye(2).to_sparse_csr())
@@ -129,7 +129,7 @@ def of_models(world):
 
 
 def in_place(world):
-    """Averages what has gaps, or elements without a mean; returns what each is told, and a mean that is right."""
+    """Averages tensors with gaps, or elements without a mean; returns the error of each, and a mean that is right."""
     context = Context(world.communicator)
     wide = torch.ones(4, 6)
     tensors = [
@@ -161,17 +161,17 @@ def of_traces(world):
 
 
 def without(name: str) -> Callable[[dict], dict]:
-    """Returns what leaves a part out of a checkpoint."""
+    """Returns a function that removes a part from a checkpoint."""
     return lambda state: {key: value for key, value in state.items() if key != name}
 
 
 def changed(part: str, change: Callable[[Any], Any]) -> Callable[[dict], dict]:
-    """Returns what puts another part into a checkpoint."""
+    """Returns a function that replaces a part of a checkpoint."""
     return lambda state: state | {part: change(state[part])}
 
 
 def cut(tensors: dict) -> dict:
-    """Returns an engine's tensors of which the last lacks its second half."""
+    """Returns the tensors of an engine, the last of which lacks its second half."""
     *_, name = tensors
     kind, shape, data = tensors[name]
     return tensors | {name: (kind, shape, data[: len(data) // 2])}
@@ -184,7 +184,7 @@ def fewer(parts: dict) -> dict:
 
 
 def bent(tensors: dict) -> dict:
-    """Returns an engine's tensors of which one has another bit."""
+    """Returns the tensors of an engine, one of which has another bit."""
     name = next(iter(tensors))
     kind, shape, data = tensors[name]
     data = data.clone()
@@ -214,7 +214,7 @@ BROKEN: dict[str, Callable[[dict], Any]] = {
 
 
 def checkpoints(world):
-    """Restores what is broken, on one rank or on all; returns what is told, and whether all stays as it was."""
+    """Restores broken checkpoints, on one rank or on all; returns the errors, and whether the state is unchanged."""
     told = {}
     net = digits.model()
     ours = DataParallel(net, sgd(net), "choco-sgd", process_group=world)
@@ -233,7 +233,7 @@ def checkpoints(world):
         theirs.close()
     before = flat(net)
     for name, spoil in BROKEN.items():
-        # Rank 1's is broken, and rank 0 must hear of it.
+        # That of rank 1 is broken, and rank 0 must receive an error.
         state = spoil(good) if world.rank == 1 else good
         told[name] = refusal(lambda state=state: ours.restore(state)), torch.equal(flat(net), before)
     for name, state in others.items():
@@ -247,7 +247,7 @@ def checkpoints(world):
 
 
 def rates_resume(world):
-    """Saves after a schedule has changed the engine's learning rate; returns the rate after it was restored."""
+    """Saves after a schedule has changed the learning rate of the engine; returns the rate after it was restored."""
     rates = []
     for kind in ("torch", "engine"):
         net = digits.model()
@@ -266,7 +266,7 @@ def rates_resume(world):
 
 
 def without_world(world):
-    """Trains in the world that this process has joined: are the replicas one?"""
+    """Trains in the world that this process has joined: are the replicas identical?"""
     found = hexagram.joined() is world
     net = digits.model(world.rank)
     ours = DataParallel(net, sgd(net))
@@ -278,7 +278,7 @@ def without_world(world):
 
 
 def closed_within_an_evaluation():
-    """Closes an engine whose thread cannot end; returns what is told."""
+    """Closes an engine whose thread cannot end; returns the error."""
     with alone(deadline=0.2) as world:
         net = digits.model()
         ours = DataParallel(net, sgd(net), "local-sgd", process_group=world)
@@ -296,7 +296,7 @@ def closed_within_an_evaluation():
 
 
 def one_after_another(world):
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     torch.set_num_threads(1)
     programs = (of_kinds, by_rates, of_models, in_place, of_traces, checkpoints, rates_resume, without_world)
     return {program.__name__: program(world) for program in programs}

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of what was wrong without a word: each program is a rank of its own process."""
+"""Programs of ranks in the tests of former silent errors: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hexagram
 from hexagram.torch.algorithm import Algorithm
 from hexagram.torch.data_parallel import DataParallel
 
-#: Optimizers of PyTorch by a name, and the spellings of the engine's.
+#: PyTorch optimizers by a name, and the spellings of engine optimizers.
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "sgd": lambda net: SGD(net.parameters(), 0.01, momentum=0.9, weight_decay=0.1),
     "adamw": lambda net: AdamW(net.parameters(), 0.01),
@@ -37,7 +37,7 @@ def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def batch(rank: int, step: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns this rank's samples of a step."""
+    """Returns the samples of this rank in a step."""
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(1 + rank + 10 * step)).to(dtype)
 
 
@@ -85,7 +85,7 @@ def scaled(world, kind: str, algorithm: Any, overflows: int | None, dtype: torch
 
 
 def overflows(world):
-    """Overflows with every kind of optimizer and algorithm: what is left of that step, and is the training one without?"""
+    """Overflows with every kind of optimizer and algorithm: the rest of that step, and does training continue?"""
     told = {}
     algorithms = ("gradient-allreduce", "bytegrad", "local-sgd(period=2)", "d-psgd", Averaging())
     cases = [(kind, algorithm, torch.float32) for kind in OPTIMIZERS for algorithm in algorithms]
@@ -98,7 +98,7 @@ def overflows(world):
 
 
 def with_a_gap(world, kind: str, algorithm: Any, gap: str) -> tuple[Tensor, int]:
-    """Trains five steps, of which the third overflows under a GradScaler, is left out by the loop, or is not there."""
+    """Trains five steps; the third overflows under a GradScaler, is skipped by the loop, or is missing."""
     ours = wrapped(net(), kind, algorithm, world)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=gap == "scaler")
     for step in range(5):
@@ -118,7 +118,7 @@ def with_a_gap(world, kind: str, algorithm: Any, gap: str) -> tuple[Tensor, int]
 
 
 def gaps(world):
-    """Leaves steps out: is the training one without them, and how many steps does the engine count?"""
+    """Skips steps: is the training the same as without them, and how many steps does the engine count?"""
     told = {}
     for kind in OPTIMIZERS:
         for algorithm in ("gradient-allreduce", "local-sgd(period=1)"):
@@ -140,7 +140,7 @@ def moved_by_data(model, optimizer):
 
 
 def moved_by_sharing(model, optimizer):
-    """Moves all storages to shared memory, as a model handed to another process has them."""
+    """Moves all storages to shared memory, as for a model that is passed to another process."""
     model.share_memory()
 
 
@@ -150,16 +150,16 @@ def moved_there_and_back(model, optimizer):
 
 
 def changed_in_place(model, optimizer):
-    """Loads other values into the parameters that there are."""
+    """Loads other values into the existing parameters."""
     model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
 
 
-#: What can be taken up exactly: nothing of the training must differ from one by PyTorch alone.
+#: Changes that can be adopted exactly: the training must not differ from one with PyTorch alone.
 MOVES = (moved_by_vector, moved_by_data, moved_by_sharing, moved_there_and_back, changed_in_place)
 
 
 def assigned(model):
-    """Puts other parameters in the place of all."""
+    """Replaces all parameters by others."""
     model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
 
 
@@ -178,7 +178,7 @@ def unfrozen(model):
     model[2].bias.requires_grad_()
 
 
-#: What cannot be taken up, each with the parameter to be named.
+#: Changes that cannot be adopted, each with the parameter named in the error.
 REFUSED = {
     "assigned": (assigned, "`0.weight`"),
     "double": (lambda model: model.double(), "`0.weight` is float64"),
@@ -188,7 +188,7 @@ REFUSED = {
     "unfrozen": (unfrozen, "`2.bias`"),
 }
 
-#: Optimizers and algorithms that leave the parameters to the loop, or have them in the engine's buckets.
+#: Optimizers and algorithms that leave the parameters to the loop, or have them in the engine buckets.
 TRAINED = (
     ("the engine's", "gradient-allreduce"),
     ("sgd", "local-sgd(period=1)"),
@@ -198,7 +198,7 @@ TRAINED = (
 
 
 def trained_with(world, kind: str, algorithm: str, move: Callable | None, when: str, dtype: torch.dtype) -> Tensor:
-    """Trains four steps, of which the second does something to the model before its pass or its step."""
+    """Trains four steps; the second changes the model before its pass or its step."""
     model = net(dtype=dtype)
     ours = wrapped(model, kind, algorithm, world)
     for step in range(4):
@@ -235,11 +235,11 @@ def moves(world):
 
 
 def converted(model):
-    """Converts a model there and back, as its gradients are."""
+    """Converts a model, and its gradients with it, and back."""
     model.half().float()
 
 
-#: What moves gradients as well as parameters.
+#: Changes that move gradients as well as parameters.
 CONVERSIONS = {
     "half": converted,
     "layout": lambda model: model.to(memory_format=torch.channels_last),
@@ -248,7 +248,7 @@ CONVERSIONS = {
 
 
 def conversions(world):
-    """Moves the gradients that a step has left; returns what is told of replicas that were trained on different data."""
+    """Moves the gradients that a step has left; returns the errors of replicas that were trained on different data."""
     told = {}
     for kind, algorithm in (("sgd", "gradient-allreduce"), ("sgd", "bytegrad"), ("the engine's", "gradient-allreduce")):
         for name, convert in CONVERSIONS.items():
@@ -263,7 +263,7 @@ def conversions(world):
                 ).mean().backward()
                 ours.optimizer.step()
                 if step != 1:
-                    # The gradients of this step are there as the model is converted.
+                    # The gradients of this step exist when the model is converted.
                     ours.optimizer.zero_grad(set_to_none=step == 3)
             told[f"{name} {kind} {algorithm}"] = told_by(ours.check_replicas)
             ours.close()
@@ -277,7 +277,7 @@ def halve_the_first(model, optimizer):
 
 
 def refusals(world):
-    """Changes a model in ways that cannot be taken up; returns what is told, by the way and the algorithm."""
+    """Changes a model in ways that cannot be adopted; returns the errors, by change and algorithm."""
     told = {}
     for name, (change, _) in REFUSED.items():
         for kind, algorithm in TRAINED:
@@ -303,7 +303,7 @@ def train(ours: DataParallel, world, steps: int) -> None:
 
 
 def gradients(world):
-    """Changes gradients before the step of the engine's optimizer: is that what it steps with?"""
+    """Changes gradients before the step of the engine optimizer: does it step with the new values?"""
     told = {}
     for dtype in (torch.float32, torch.bfloat16):
         for overlap in ("backward", "forward"):
@@ -333,7 +333,7 @@ def gradients(world):
 
 
 class Branches(nn.Module):
-    """Three layers, of which a pass uses some."""
+    """Three layers, some of which are used in a pass."""
 
     def __init__(self):
         super().__init__()
@@ -341,12 +341,12 @@ class Branches(nn.Module):
         self.all, self.some, self.none = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x, with_some):
-        """Returns the sum of the layers that are used."""
+        """Returns the sum of the layers in use."""
         return self.all(x) + self.some(x) if with_some else self.all(x)
 
 
 def unused(world):
-    """Leaves layers out, as `unused="zero"` allows; returns what they are as DDP over Gloo would leave them."""
+    """Leaves layers unused, as `unused="zero"` allows; returns them, as they would be with DDP over Gloo."""
     told = {}
     for kind in OPTIMIZERS:
         for algorithm in ("gradient-allreduce", "bytegrad", "local-sgd(period=1)", Averaging()):
@@ -391,11 +391,11 @@ class Buffered(nn.Module):
             self.register_buffer(name, buffer)
 
     def forward(self, x):
-        """Returns the layer's outputs of normalized inputs."""
+        """Returns the outputs of the layer for normalized inputs."""
         return self.layer(self.norm(x))
 
     def told(self) -> dict[str, Any]:
-        """Returns the buffers' numbers by name."""
+        """Returns the values of the buffers by name."""
         return {name: buffer.tolist() for name, buffer in self.named_buffers()}
 
 
@@ -424,7 +424,7 @@ def buffers(world):
 
 
 def parted(world):
-    """Lets replicas part; returns what `average` and `check_replicas` tell."""
+    """Makes replicas different; returns the errors of `average` and `check_replicas`."""
     told = {}
     for kind in OPTIMIZERS:
         ours = wrapped(net(), kind, "gradient-allreduce", world)
@@ -438,7 +438,7 @@ def parted(world):
 
 
 def rates(world, kind, algorithm):
-    """Trains with learning rates that part; returns what is told of it."""
+    """Trains with learning rates that differ between ranks; returns the error."""
     torch.set_num_threads(1)
     ours = wrapped(net(), kind, algorithm, world)
     train(ours, world, 1)
@@ -447,12 +447,12 @@ def rates(world, kind, algorithm):
     return told_by(lambda: train(ours, world, 2))
 
 
-#: Algorithms whose codecs refuse what is not finite.
+#: Algorithms whose codecs refuse values that are not finite.
 ENCODED = ("bytegrad", "topk-ef(fraction=50%)", "powersgd(rank=1, start=0)", "qadam(warmup=1)", "dgc")
 
 
 def encoded(world):
-    """Overflows under a GradScaler on one rank, where gradients are encoded; returns what becomes of the step."""
+    """Overflows under a GradScaler on one rank, where gradients are encoded; returns the result of the step."""
     told = {}
     for algorithm in ENCODED:
         for kind in ("sgd", "the engine's"):
@@ -483,7 +483,7 @@ def encoded(world):
 
 
 def one_after_another(world):
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     torch.set_num_threads(1)
     programs = (overflows, gaps, moves, conversions, refusals, gradients, unused, buffers, parted, encoded)
     return {program.__name__: program(world) for program in programs}

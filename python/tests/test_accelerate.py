@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate over hexagram: its smallest program, unchanged, trains to the weights that it has over Gloo."""
+"""Hugging Face Accelerate over hexagram: its smallest program, unchanged, gives the same weights as over Gloo."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
 
 PROGRAM = Path(__file__).with_name("accelerate_program.py")
-#: What a program does that names the backend itself: Accelerate takes the process group that it finds.
+#: A program that selects the backend itself: Accelerate uses the existing process group.
 NAMED = """
 import runpy, sys
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Windows, pair exchanges, clocks, servers and background means: several ranks, none in step with the others."""
+"""Windows, pair exchanges, clocks, servers and background means: several ranks, each at its own pace."""
 
 import os
 import pickle
@@ -124,7 +124,7 @@ def pairs(world, locked):
 def test_pair_exchanges(locked):
     values = spawn(4, pairs, locked)
     assert abs(sum(values) - 10) < 1e-6
-    # Locked, all exchanges together are averages of two in some order; otherwise they may overlap.
+    # Locked, all exchanges together are pairwise averages in some order; otherwise they may overlap.
     assert not locked or all(abs(value - (5.5 if rank == 0 else 1.5)) < 1 for rank, value in enumerate(values))
 
 
@@ -238,7 +238,7 @@ def background(world, kind):
         assert abs(parameters[0] - 1) < 0.02
     with pytest.raises(hexagram.UsageError, match="float"):
         means.mean(numpy.zeros(3, "int32"))
-    # Nobody applies this one.
+    # This one is never applied.
     means.mean(parameters)
 
 
@@ -262,7 +262,8 @@ def aborted(world):
 
 
 def test_aborted_means():
-    # What one rank has begun all have finished; the others have begun no more than the least.
+    # An average that one rank has begun is completed by all; the others have begun at most as many as the smallest
+    # number.
     done = spawn(3, aborted)
     assert done in ([0, 0, 0], [1, 1, 1])
 

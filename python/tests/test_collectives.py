@@ -80,7 +80,7 @@ def test_other_collectives(transport):
 
 
 def in_one_memory(world):
-    """Receives around and over what is sent."""
+    """Receives into memory that overlaps the memory to send."""
     comm = world.communicator
     rank, size = comm.rank, comm.size
 
@@ -166,7 +166,7 @@ def asynchronous(world):
     for i, (work, mine) in enumerate(zip(works, arrays, strict=True)):
         assert work.wait() and work.is_done() and work.exception() is None
         assert mine[0] == 2 * i
-    # Nobody keeps what these work on.
+    # The program keeps no reference to these.
     for _ in range(50):
         comm.all_reduce(numpy.ones(10_000), async_op=True)
     comm.barrier()

@@ -1,4 +1,4 @@
-"""Copies of a model under the engine, as DDP's; and hooks under DDP, which say what they lack and what they cannot take."""
+"""Copies of a model under the engine, as with DDP; and hooks under DDP, with errors for unsupported parts."""
 
 import pytest
 
@@ -10,7 +10,7 @@ import copy_programs as programs  # noqa: E402 (it imports torch)
 
 @pytest.fixture(scope="module")
 def told():
-    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
+    """The results of the programs of two ranks, by name: on rank 0, and on rank 1."""
     return spawn(2, programs.one_after_another, timeout=540, deadline=120)
 
 

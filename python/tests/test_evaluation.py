@@ -1,4 +1,4 @@
-"""Evaluation of the mean of replicas: what may be asked meanwhile, and how it ends early."""
+"""Evaluation of the mean of replicas: the calls allowed meanwhile, and its early end."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hexagram.testing import spawn
 pytest.importorskip("torch")
 import evaluation_programs as programs  # noqa: E402 (it imports torch)
 
-#: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
+#: Limit for all ranks of a test, in seconds: generous, as only a hang takes this long.
 LIMIT = 540
 
 

@@ -1,4 +1,4 @@
-"""The example programs, run as their own documentation says, with few epochs: they end, and what they train learns."""
+"""The example programs, run as in their own documentation, with few epochs: they end, and their models learn."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
-#: Each program with its arguments, and the least accuracy at the end, in percent.
+#: Each program with its arguments, and the minimum final accuracy, in percent.
 PROGRAMS = [
     ("my_algorithm.py", (), 85),
     ("from_bagua.py", ("--algorithm", "bytegrad"), 60),
@@ -20,7 +20,7 @@ PROGRAMS = [
 
 
 def program(*command, cwd=None):
-    """Runs a program; returns its exit code, and what it printed."""
+    """Runs a program; returns its exit code and output."""
     texts = [str(part) for part in command]
     done = subprocess.run(texts, capture_output=True, text=True, timeout=500, check=False, cwd=cwd)
     return done.returncode, done.stdout, done.stderr
@@ -38,7 +38,7 @@ def test_examples_train(name, arguments, least):
 def test_the_digits_are_trained_and_drawn(tmp_path):
     code, out, error = program(sys.executable, EXAMPLES / "digits.py", "--ranks", "2", "--epochs", "3", cwd=tmp_path)
     assert code == 0, error
-    # Plain lines, as this is no terminal.
+    # Plain lines, without a terminal.
     assert re.fullmatch(r"(epoch +\d: +[\d.]+% of the digits held out are read right\n){3}wrote digits.svg\n", out)
     drawn = (tmp_path / "digits.svg").read_text()
     assert drawn.startswith("<svg ") and "gradient-allreduce, 2 ranks" in drawn

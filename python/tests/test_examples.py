@@ -1,4 +1,4 @@
-"""The examples in the package's documentation run, in a world of one rank."""
+"""The examples in the documentation of the package run, in a world of one rank."""
 
 import doctest
 import importlib
@@ -14,7 +14,7 @@ MODULES = [name for _, name, _ in pkgutil.iter_modules(hexagram.__path__, "hexag
 
 
 def examples_of(module):
-    """Returns the examples of a module and of what is shown as its own, the classes written in Rust included."""
+    """Returns the examples of a module and of its public names, including the classes written in Rust."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     return [example for example in finder.find(module, module.__name__) if example.examples]
 

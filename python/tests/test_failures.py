@@ -22,7 +22,7 @@ def die(world):
     pids = numpy.zeros(comm.size, "int64")
     comm.all_gather(numpy.array([os.getpid()]), pids)
     if comm.rank == 1:
-        # Not before the others are where they expect it: they may still be busy with what they have gathered.
+        # Not before the others have reached it: they may still be processing the gathered values.
         for other in range(comm.size):
             if other != comm.rank:
                 comm.recv(numpy.zeros(1), other)
@@ -56,7 +56,7 @@ def stop(world):
 def test_a_stopped_rank_is_killed_once_another_has_told_of_it():
     with pytest.raises(RankFailed, match="rank 1 raised") as caught:
         spawn(2, stop, deadline=10.0)
-    # Its own is the last line, and names the one that was stopped.
+    # Its own error is the last line, and names the stopped rank.
     assert re.match(r"hexagram\.\S*: rank 0 ", str(caught.value).splitlines()[-1])
 
 
@@ -68,7 +68,7 @@ def disagree(world):
     assert "ranks disagree about operation #0" in str(error)
     if isinstance(error, hexagram.Mismatch):
         return error.rank, error.sequence, error.operation, error.theirs
-    # The other one has noticed it first, and said so.
+    # The other rank has noticed it first, and reported it.
     assert isinstance(error, hexagram.PeerFailed) and error.rank == 1 - comm.rank
     return None
 
@@ -90,7 +90,7 @@ def late(world):
         assert isinstance(caught.value, TimeoutError)
         return caught.value.operation.split("(")[0], caught.value.sequence
     with pytest.raises(hexagram.Error):
-        # Begins only when the other one has given up.
+        # Begins only after the other rank has failed.
         comm.recv(numpy.zeros(1), 0)
     return None
 
@@ -102,7 +102,7 @@ def test_an_operation_has_a_deadline_of_its_own():
 def interrupted(world):
     comm = world.communicator
     if comm.rank == 1:
-        # Sends only when the other one was interrupted.
+        # Sends only after the other rank was interrupted.
         signalled = numpy.zeros(1)
         comm.recv(signalled, 0)
         comm.send(numpy.ones(1), 0)
@@ -113,7 +113,7 @@ def interrupted(world):
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         receive.wait()
     comm.send(numpy.full(1, 7.0), 1)
-    # The receive whose wait was interrupted goes on.
+    # The receive continues after its wait was interrupted.
     assert receive.wait()
     return answer[0].item()
 
@@ -254,7 +254,7 @@ def test_ranks_of_a_test_have_a_limit_of_time():
 
 
 class Unreadable:
-    """What can be pickled, and not be read."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self):
         return fail_to_read, ()
@@ -334,7 +334,7 @@ def test_an_uncaught_exception_is_told_to_the_others(two_ranks):
 
 @pytest.mark.parametrize(("level", "is_said"), [(None, True), ("error", False)])
 def test_warnings_of_the_library_are_printed(level, is_said):
-    # An unknown variable is one of them; that a rank keeps all others waiting takes 10 s to be another.
+    # An unknown variable causes one warning; one about a straggler would take 10 s.
     text = "import hexagram; hexagram.init().close()"
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "HEXAGRAM_TYPO": "1"}
     environment = os.environ | place | ({"HEXAGRAM_LOG": level} if level else {})
@@ -368,7 +368,7 @@ if __name__ == "__main__":
 
 
 def runs(pid):
-    """Returns whether a process is there and has not ended."""
+    """Returns whether a process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -376,7 +376,7 @@ def runs(pid):
 
 
 def until(holds):
-    """Waits until something holds; fails if it takes 100 s."""
+    """Waits until a condition holds; fails after 100 s."""
     last = time.monotonic() + 100
     while not holds():
         assert time.monotonic() < last

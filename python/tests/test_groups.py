@@ -1,4 +1,4 @@
-"""Parameter groups of the engine's optimizers, as PyTorch's, with their state; and what cannot be followed, by name."""
+"""Parameter groups of engine optimizers, like those of PyTorch, with their state; and unsupported options."""
 
 import pytest
 
@@ -10,7 +10,7 @@ import group_programs as programs  # noqa: E402 (it imports torch)
 
 @pytest.fixture(scope="module")
 def told():
-    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
+    """The results of the programs of two ranks, by name: on rank 0, and on rank 1."""
     return spawn(2, programs.one_after_another, timeout=540, deadline=120)
 
 

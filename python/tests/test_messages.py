@@ -1,4 +1,4 @@
-"""Messages under tags, from any rank, and groups that only their members make: between ranks that are processes."""
+"""Messages with tags, from any rank, and groups that only their members create: between ranks that are processes."""
 
 import numpy
 import pytest

@@ -1,7 +1,7 @@
-"""Communication beside the next forward pass, from Python: bit for bit the training without, whatever uses a parameter.
+"""Communication during the next forward pass, from Python: bit for bit as without, for every use of a parameter.
 
-A step on what is on its way is made when somebody waits for it, so that without a wait there is the value of the step
-before: what is wrong here is wrong whatever arrives when.
+The step on unfinished work is made by the wait for it. So an access without a wait sees the value of the step before:
+an error here does not depend on timing.
 """
 
 import pytest
@@ -11,13 +11,13 @@ from hexagram.testing import outcomes_of, spawn
 pytest.importorskip("torch")
 import overlap_programs as programs  # noqa: E402 (it imports torch)
 
-#: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
+#: Limit for all ranks of a test, in seconds: generous, as only a hang takes this long.
 LIMIT = 540
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def told(request):
-    """What each program returned, by its name, on each of several ranks."""
+    """The results of the programs, by name, on each of several ranks."""
     return spawn(request.param, programs.one_after_another, timeout=LIMIT)
 
 
@@ -36,7 +36,7 @@ def test_other_calls_between_steps(told):
 
 
 def test_buckets_that_are_cut_anew():
-    # Of two ranks, whose sums do not depend on the cut.
+    # For two ranks, whose sums do not depend on the buckets.
     for rank in spawn(2, programs.tuned, timeout=LIMIT):
         assert [name for name, holds in rank.items() if not holds] == []
 

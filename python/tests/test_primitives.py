@@ -1,4 +1,4 @@
-"""What goes beyond the usual collectives: unequal counts, linear codecs, states of encodings, hosts."""
+"""Beyond the usual collectives: unequal counts, linear codecs, states of encodings, hosts."""
 
 import pickle
 
@@ -34,7 +34,7 @@ def linear(world):
     assert numpy.allclose(gradient, 1)
     kept = numpy.zeros(100, "float32")
     sparse = hexagram.LinearEncoding.random_k("random-k(10%)", seed=3)
-    # What is not sent is remembered: in the end all of it has arrived.
+    # Unsent values are kept: in the end all of them have arrived.
     for _ in range(120):
         given = numpy.ones(100, "float32")
         comm.all_reduce_linear(given, sparse, "sum")
@@ -179,7 +179,7 @@ def views(world):
         assert (view.shape, view.strides, view.nbytes) == ((3,), (array.itemsize,), 3 * array.itemsize)
         array[1] = 0
         assert numpy.asarray(memory).tolist() == [1, 0, 1] and bytes(memory) == array.tobytes()
-        # A view keeps the memory.
+        # A view keeps the memory alive.
         del memory, array
         assert numpy.asarray(view).tolist() == [1, 0, 1]
     incoming = [comm.registered("bf16", 2)]

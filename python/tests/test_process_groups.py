@@ -1,4 +1,4 @@
-"""Models that some of the ranks train: process groups of PyTorch over any backend, and communicators of hexagram."""
+"""Models trained by some of the ranks: process groups of PyTorch over any backend, and communicators of hexagram."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from torch_ranks import run  # noqa: E402
 
 
 def trained(group: object, algorithm: str = "gradient-allreduce") -> list[float]:
-    """Trains a layer on the ranks of a group, each with data of its own, and returns its parameters."""
+    """Trains a layer on the ranks of a group, each with its own data, and returns its parameters."""
     import torch.distributed as dist
 
     from hexagram.torch import DataParallel
@@ -24,7 +24,7 @@ def trained(group: object, algorithm: str = "gradient-allreduce") -> list[float]
 
 
 def in_halves(rank: int) -> list[list[float]]:
-    """Trains in one half of the ranks: of PyTorch's group, of a communicator, and by the hook of DDP."""
+    """Trains in one half of the ranks: of a PyTorch group, of a communicator, and with the hook of DDP."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -48,7 +48,7 @@ def test_each_half_of_the_ranks_trains_a_model_of_its_own(backend):
 
 
 def in_pairs(rank: int) -> list[list[float]]:
-    """Trains in each pair of neighbours that this rank is one of."""
+    """Trains in each pair of neighbours that contains this rank."""
     import torch.distributed as dist
 
     groups = [dist.new_group([low, low + 1]) for low in range(2)]
@@ -61,7 +61,7 @@ def test_a_rank_trains_in_several_groups():
 
 
 def outside(rank: int) -> str:
-    """Returns the error of the rank that is not in a group."""
+    """Returns the error of the rank outside a group."""
     import torch.distributed as dist
 
     from hexagram import UsageError

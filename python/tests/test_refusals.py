@@ -1,4 +1,4 @@
-"""What training refuses: by the name of what is wrong, with what is right, on all ranks, and before anything changes."""
+"""Refusals by training: the error names the mistake and a remedy, on all ranks, before anything changes."""
 
 import pytest
 
@@ -10,8 +10,8 @@ import refusal_programs as programs  # noqa: E402 (it imports torch)
 
 @pytest.fixture(scope="module")
 def told():
-    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
-    # Generous, as only what hangs takes so long, however busy the machine is.
+    """The results of the programs of two ranks, by name: on rank 0, and on rank 1."""
+    # Generous, as only a hang takes this long, even on a busy machine.
     return spawn(2, programs.one_after_another, timeout=540, deadline=240)
 
 

@@ -1,4 +1,4 @@
-"""Samplers: PyTorch's orders, steps that are balanced, and going on where a run stopped, on other ranks."""
+"""Samplers: the orders of PyTorch, balanced steps, and resumption of a stopped run, on other ranks."""
 
 import pickle
 import random
@@ -158,7 +158,7 @@ def test_a_stateful_loader_goes_on_in_the_middle():
 
 
 def test_load_balanced_batches_are_as_many_on_all_ranks():
-    # Bagua's own test of this sampler, for which batches have 1, 2 and 3 samples.
+    # Bagua's own test of this sampler, with batches of 1, 2 and 3 samples.
     replicas, batches = 2, 3
     length = sum(size + 1 for size in range(batches)) * replicas
     complexities = random.Random(0).sample(range(length), length)

@@ -1,4 +1,4 @@
-"""What once gave wrong numbers without a word: each is right now, or refused by the name of what is wrong."""
+"""Former silent errors in numbers: each is right now, or refused with the name of the cause."""
 
 import pytest
 
@@ -10,7 +10,7 @@ import silent_programs as programs  # noqa: E402 (it imports torch)
 
 @pytest.fixture(scope="module")
 def told():
-    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
+    """The results of the programs of two ranks, by name: on rank 0, and on rank 1."""
     return spawn(2, programs.one_after_another, timeout=540, deadline=120)
 
 

@@ -1,4 +1,4 @@
-"""What a training program must survive, or be told by name: dropped works, dead ranks, exits, forks and many threads."""
+"""Events that a training program must survive, or that are reported: dropped works, dead ranks, exits, forks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch_ranks import run, run_each  # noqa: E402
 
 
 def drop_works(rank: int, steps: int) -> float:
-    """Begins many operations and drops works and tensors at once; others fill the memory meanwhile.
+    """Begins many operations and drops works and tensors immediately; others fill the memory meanwhile.
 
-    Of some operations what they receive is kept: their inputs, dropped too, have to arrive nevertheless.
+    The received values of some operations are kept: their inputs, also dropped, must still arrive.
     """
     import torch
     import torch.distributed as dist
@@ -52,7 +52,7 @@ def test_works_dropped_at_once(monkeypatch):
 
 
 def sanitizer() -> str | None:
-    """Returns the path of the address sanitizer's library, if the compiler of this machine has it."""
+    """Returns the path of the library of the address sanitizer, if the compiler of this machine has it."""
     try:
         command = ["gcc", "-print-file-name=libasan.so"]
         path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -63,9 +63,9 @@ def sanitizer() -> str | None:
 
 @pytest.mark.skipif(sanitizer() is None, reason="there is no libasan.so of gcc")
 def test_works_dropped_at_once_under_the_address_sanitizer(monkeypatch):
-    """Freed memory stays poisoned there, and a copy from or to it ends the process.
+    """Freed memory stays poisoned there, and a copy from or to it aborts the process.
 
-    Rust's stable compiler cannot check each access of its own code; the copies of libc are checked.
+    Stable Rust cannot check each access in its own code; the copies of libc are checked.
     """
     monkeypatch.setenv("LD_PRELOAD", sanitizer())
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:quarantine_size_mb=64")
@@ -73,7 +73,7 @@ def test_works_dropped_at_once_under_the_address_sanitizer(monkeypatch):
 
 
 def die_in_training(rank: int) -> None:
-    """Trains; rank 1 kills itself in the middle of it."""
+    """Trains; rank 1 kills itself during the training."""
     import torch
 
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
@@ -89,12 +89,12 @@ def test_a_killed_rank_is_named_on_all_others():
     for rank in (0, 2):
         kind, text = outcomes[rank]
         assert kind == "raised"
-        # Through DDP's C++ with its class.
+        # Through the C++ code of DDP with its class.
         assert text.startswith("hexagram.errors.PeerFailed: rank 1 "), text
 
 
 def stop_in_training(rank: int, hook: str | None) -> str | None:
-    """Trains; rank 1 stops in the middle of it and never goes on. Returns what the others learned."""
+    """Trains; rank 1 stops during the training and never continues. Returns the error of the others."""
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -128,7 +128,7 @@ def test_a_stopped_rank_is_named(hook):
 
 
 def disagree(rank: int) -> tuple[str, int | None]:
-    """Reduces another number of elements on each rank; returns the class of what that raises, and the rank it names."""
+    """Reduces a different number of elements on each rank; returns the class of the error, and the rank it names."""
     import torch
     import torch.distributed as dist
 
@@ -179,7 +179,7 @@ def test_exit_without_destroying_the_group(tmp_path):
 
 
 def fail_in_a_group(rank: int) -> tuple:
-    """Fails in a group of the ranks 1 and 2, of which rank 2 does not come, and goes on in the group of all."""
+    """Fails in a group of the ranks 1 and 2, because rank 2 is missing, and continues in the group of all."""
     import torch
     import torch.distributed as dist
 
@@ -199,7 +199,7 @@ def fail_in_a_group(rank: int) -> tuple:
 
 
 def timedelta_of(seconds: float):
-    """Returns a time as PyTorch wants it."""
+    """Returns a time in the form for PyTorch."""
     from datetime import timedelta
 
     return timedelta(seconds=seconds)
@@ -213,7 +213,7 @@ def test_a_group_that_fails_leaves_the_others():
 
 
 def exit_in_flight(rank: int) -> None:
-    """Leaves operations under way that the other rank never joins."""
+    """Leaves operations in progress that the other rank never joins."""
     import torch
     import torch.distributed as dist
 
@@ -257,7 +257,7 @@ def test_the_interpreter_ends_with_everything_alive(tmp_path):
 
 
 def abort(rank: int) -> str:
-    """Aborts the group on rank 1; returns what the other learns."""
+    """Aborts the group on rank 1; returns the error of the other."""
     import torch
     import torch.distributed as dist
 
@@ -281,7 +281,7 @@ def test_an_aborted_group_is_told_to_all():
 
 
 def leave_in_another_order(rank: int) -> float:
-    """Leaves a group before what the other rank does before leaving it; then two worlds, each rank 0 of one, crosswise."""
+    """Leaves two groups in the opposite order of the other rank; then two worlds, with a different rank 0 each."""
     import torch
     import torch.distributed as dist
 
@@ -301,12 +301,12 @@ def leave_in_another_order(rank: int) -> float:
 
 
 def test_groups_that_are_left_in_another_order():
-    # Far less than the 200 s for which rank 0 of a world waits for the others.
+    # Much less than the 200 s for which rank 0 of a world waits for the others.
     assert run("hexagram", 2, leave_in_another_order, seconds=100, timeout=200) == [2.0, 2.0]
 
 
 def fork_a_worker(rank: int) -> str:
-    """Touches the group in a forked worker of a DataLoader."""
+    """Uses the group in a forked worker of a DataLoader."""
     import torch
     import torch.distributed as dist
 
@@ -335,7 +335,7 @@ def test_a_forked_worker_is_refused():
 
 
 def fork_and_drop(rank: int) -> float:
-    """Drops in a forked child, which ends as programs do, all that its parent uses."""
+    """Drops all objects of its parent in a forked child, which ends like a program."""
     import torch
     import torch.distributed as dist
 
@@ -364,7 +364,7 @@ def fork_and_drop(rank: int) -> float:
 
 
 def child_ends(held: dict) -> None:
-    """Drops everything, collects what is left of it, and runs what programs run at their end. Does not return."""
+    """Drops everything, collects the rest, and runs the exit handlers of a program. Does not return."""
     import atexit
     import gc
 
@@ -386,7 +386,7 @@ def test_a_forked_child_that_drops_everything_disturbs_nobody():
 
 
 def wait_in_vain(rank: int) -> tuple:
-    """Waits for an operation that the other rank begins later, for less time than it has; then for its end."""
+    """Waits for an operation that the other rank begins later, with a shorter timeout; then for its end."""
     import torch
     import torch.distributed as dist
 
@@ -413,7 +413,7 @@ def test_a_wait_has_a_time_of_its_own():
 
 
 def fail_in_a_future(rank: int) -> tuple[str, int] | None:
-    """Waits for the future of an operation that fails, where PyTorch keeps the error's text."""
+    """Waits for the future of an operation that fails, where PyTorch keeps the text of the error."""
     import torch
     import torch.distributed as dist
 
@@ -469,7 +469,7 @@ def test_many_threads_and_callbacks_that_begin_operations():
 
 
 def refuse(rank: int) -> list[str]:
-    """Passes what cannot travel; returns what was said."""
+    """Passes tensors that cannot be sent; returns the errors."""
     import torch
     import torch.distributed as dist
 
@@ -498,7 +498,7 @@ def refuse(rank: int) -> list[str]:
             said.append(type(error).__name__)
     total = torch.ones(1)
     dist.all_reduce(total)
-    # What is only read may have several elements in one place.
+    # Tensors that are only read may have overlapping elements.
     dist.broadcast(torch.ones(1).expand(3) if rank == 0 else torch.zeros(3), 0)
     return [*said, total.item()]
 

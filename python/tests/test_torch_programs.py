@@ -1,4 +1,4 @@
-"""What stands on torch.distributed gives over hexagram what it gives over Gloo: DDP, FSDP, DTensor, checkpoints…"""
+"""Libraries on torch.distributed give the same results over hexagram as over Gloo: DDP, FSDP, DTensor, checkpoints…"""
 
 from datetime import timedelta
 
@@ -16,12 +16,12 @@ import hexagram.torch  # noqa: E402
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict]:
-    """Returns, for each of two ranks, what every program returned over each backend."""
+    """Returns, for each of two ranks, the results of every program over each backend."""
     return run(None, 2, run_all, str(tmp_path_factory.mktemp("stores")), seconds=300)
 
 
 def close(left, right) -> bool:
-    """Returns whether two nests of lists hold the same, numbers up to rounding."""
+    """Returns whether two nested lists are equal, numbers up to rounding."""
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(close(*pair) for pair in zip(left, right, strict=True))
     if isinstance(left, float) and isinstance(right, float):
@@ -32,7 +32,7 @@ def close(left, right) -> bool:
 @pytest.mark.parametrize("backend", OURS)
 @pytest.mark.parametrize("program", [program.__name__ for program in ALL])
 def test_equals_gloo(program, backend, results):
-    # Over Gloo of PyTorch 2.8, FSDP2 does not divide by the number of ranks; it should give what DDP does.
+    # Over Gloo, FSDP2 of PyTorch 2.8 does not divide by the number of ranks; the result must equal that of DDP.
     expected = "ddp" if program == "fsdp2" else program
     for rank in results:
         assert close(rank[backend][program], rank["gloo"][expected])

@@ -1,4 +1,4 @@
-"""A work of PyTorch has its result when it says that it has ended, and also if nobody waits for it."""
+"""A PyTorch work has its result when it reports its end, with or without a waiting caller."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from hexagram.torch.work import Operation, Pending  # noqa: E402
 
 
 class Ended:
-    """A native work that has ended, whose callbacks are called when the test says so."""
+    """A native work that has ended; the test calls its callbacks."""
 
     def __init__(self, error: Exception | None = None):
         self.error = error
@@ -77,7 +77,7 @@ def test_a_failed_operation_without_a_wait_prints_nothing():
 
 
 def polled(rank: int) -> list[list[float]]:
-    """Receives in tensors with gaps, and asks only whether it has ended."""
+    """Receives in tensors with gaps, and only polls for the end."""
     import torch.distributed as dist
 
     sum_of, message = torch.full((3, 4), float(rank + 1)).t(), torch.zeros(4, 3).t()
@@ -97,7 +97,7 @@ def test_what_was_received_is_there_when_a_work_is_completed():
 
 
 def inferred(rank: int) -> list[list]:
-    """Receives in tensors of ``torch.inference_mode``, with gaps, while this thread and outside of that mode."""
+    """Receives in tensors of ``torch.inference_mode``, with gaps, inside and outside of that mode on this thread."""
     import torch.distributed as dist
 
     with torch.inference_mode():
@@ -119,7 +119,7 @@ def test_tensors_of_inference_mode_receive_outside_of_it():
 
 
 def averaged(rank: int) -> list:
-    """Takes means of integers by each operation that reduces; those of 8 bits would overflow as sums."""
+    """Computes means of integers with each reducing operation; those of 8 bits would overflow as sums."""
     import torch.distributed as dist
 
     mean = dist.ReduceOp.AVG

@@ -1,4 +1,4 @@
-"""Worlds of programs that use PyTorch: how they are joined, how long they wait, and what the others learn as they end."""
+"""Worlds of programs that use PyTorch: joining, deadlines, and the errors of the others when one ends."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ def test_an_exception_in_a_backward_pass_is_told_to_the_others(two_ranks):
 
 
 def deadlines(rank: int) -> tuple[float, float]:
-    """Joins a world beside a group of another backend; returns its deadline, and that of a group of ours."""
+    """Joins a world in addition to a group of another backend; returns its deadline, and that of a group of ours."""
     import torch.distributed as dist
 
     import hexagram.torch  # noqa: F401
@@ -58,7 +58,7 @@ def test_the_engine_s_world_beside_another_backend_has_the_usual_deadline():
 
 
 def numbered_otherwise(rank: int) -> str:
-    """Makes a group that the other rank makes under another name, as it has made one more before."""
+    """Creates a group that the other rank creates under another name, as it has created one more before."""
     import torch.distributed as dist
 
     if rank == 0:

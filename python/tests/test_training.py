@@ -1,4 +1,4 @@
-"""Training from Python: by the engine, under DDP by hooks, and by algorithms in Python.
+"""Training from Python: with the engine, under DDP with hooks, and with algorithms in Python.
 
 Two ranks run most programs one after another, as starting Python and torch takes longer than all of them.
 """
@@ -15,7 +15,7 @@ from hexagram.testing import outcomes_of, spawn
 torch = pytest.importorskip("torch")
 import training_programs as programs  # noqa: E402 (it imports torch)
 
-#: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
+#: Limit for all ranks of a test, in seconds: generous, as only a hang takes this long.
 LIMIT = 540
 
 #: First losses of the Rust program, means over 4 ranks: written by python/bench/algorithms.py.
@@ -24,7 +24,7 @@ LOSSES = json.loads((Path(__file__).parent / "digits_losses.json").read_text())
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
+    """The results of the programs of two ranks, by name: on rank 0, and on rank 1."""
     return spawn(2, programs.one_after_another, str(tmp_path_factory.mktemp("ranks")), timeout=LIMIT)
 
 
@@ -62,7 +62,7 @@ def test_clipping(told):
 
 
 def test_all_ranks_begin_with_rank_0_s_optimizer_state(told):
-    # Three numbers of Adam for each of four parameters, and one momentum.
+    # Three numbers of Adam per parameter, for four parameters, and one momentum.
     assert [rank["warm"] for rank in told] == [{"adam": (12, True, 0.01, True), "momentum": (4, True, 0.01, True)}] * 2
 
 
@@ -89,7 +89,7 @@ def test_parameters_follow_an_algorithm_that_exchanges_buffers(told):
     x = [0.0, 0.0]
     expected = []
     for _ in range(5):
-        # Each rank steps from the mean, with the gradient where it was.
+        # Each rank steps from the mean, with the gradient at its old parameters.
         x = [sum(x) / 2 - 0.5 * (x[rank] - 4 * rank) for rank in range(2)]
         expected.append(x)
     assert [list(pair) for pair in zip(*(rank["gossiped"] for rank in told), strict=True)] == expected
@@ -134,7 +134,7 @@ def test_every_algorithm_s_losses_are_those_of_the_rust_program():
     for rank in spawn(4, programs.first_losses, list(known), 5, timeout=LIMIT):
         for name, (losses, as_promised) in rank.items():
             assert as_promised, name
-            # What is not synchronous depends on which rank is faster.
+            # Results of asynchronous algorithms depend on which rank is faster.
             expected = LOSSES[name][: 5 if " sync" in known[name] else 1]
             assert losses[: len(expected)] == pytest.approx(expected, rel=2e-4), name
 

@@ -1,4 +1,4 @@
-"""Ranks that run out of data at different times: all replicas are one in the end, whatever the loop does."""
+"""Ranks that run out of data at different times: in the end all replicas are identical, with any loop."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hexagram.testing import spawn
 pytest.importorskip("torch")
 import uneven_programs as programs  # noqa: E402 (it imports torch)
 
-#: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
+#: Limit for all ranks of a test, in seconds: generous, as only a hang takes this long.
 LIMIT = 540
 
 

@@ -1,4 +1,4 @@
-"""Programs of 2 ranks that use what stands on torch.distributed, unchanged: each returns numbers to compare.
+"""Programs of 2 ranks that use libraries on torch.distributed, unchanged: each returns numbers to compare.
 
 Each is `program(rank)`, called in a process group of any backend.
 """
@@ -23,7 +23,7 @@ def model() -> nn.Sequential:
 
 
 def train(net: nn.Module, rank: int, optimizer=None, steps: int = 5) -> None:
-    """Trains for some steps, each rank on data of its own."""
+    """Trains for some steps, each rank on its own data."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.1)
     torch.manual_seed(50 + rank)
     for _ in range(steps):
@@ -189,7 +189,7 @@ def compiled(rank: int) -> list:
 
 
 def compiled_ddp(rank: int) -> list[float]:
-    """Trains under the compiler, with buffers: the backward pass and what synchronizes them call the group from C++."""
+    """Trains under the compiler, with buffers: C++ calls the group from the backward pass and the synchronization."""
     net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
     torch.manual_seed(7)
     for parameter in net.parameters():
@@ -199,7 +199,7 @@ def compiled_ddp(rank: int) -> list[float]:
 
 
 def compiled_calls(rank: int) -> list:
-    """Calls from compiled code what leaves its graph."""
+    """Calls functions that break the graph from compiled code."""
 
     def gather(tensor: Tensor) -> Tensor:
         parts = [torch.zeros(4) for _ in range(2)]
@@ -255,7 +255,7 @@ def checkpoint(rank: int) -> list[float]:
 
 
 def rare_tensors(rank: int) -> list:
-    """Sends tensors that are strided, complex, sparse or empty, and elements that nothing is computed with."""
+    """Sends tensors that are strided, complex, sparse or empty, and elements without arithmetic."""
     strided = torch.arange(12.0).reshape(3, 4).t().contiguous() + rank
     dist.all_reduce(strided)
     compound = torch.tensor([1 + 2j, 3j]) * (rank + 1)
@@ -271,7 +271,7 @@ def rare_tensors(rank: int) -> list:
 
 
 def beyond_gloo(rank: int) -> list:
-    """Sends what Gloo refuses; two ranks. Returns what `BEYOND_GLOO` says."""
+    """Sends tensors that Gloo refuses; two ranks. Returns the values of `BEYOND_GLOO`."""
     strided = (torch.arange(4.0).reshape(2, 2) + rank).t()
     dist.all_reduce(strided)
     flags = torch.tensor([rank == 0, True, False])
@@ -293,17 +293,17 @@ ALL = [
 ]  # fmt: skip
 
 
-#: PyTorch before 2.14 has no groups of several devices for a backend that is written in Python.
+#: PyTorch before 2.14 does not support groups of several devices with a backend in Python.
 HAS_DEVICES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
 OURS = ["hexagram", "cpu:hexagram_device"] if HAS_DEVICES else ["hexagram"]
 
 
 def run_all(rank: int, folder: str) -> dict[str, dict[str, object]]:
-    """Runs all programs over all backends, in a process group each; returns results by backend and name."""
+    """Runs all programs over all backends, each in a process group; returns results by backend and name."""
     import hexagram.torch  # noqa: F401
 
     results: dict[str, dict[str, object]] = {backend: {} for backend in ["gloo", *OURS]}
-    # Gloo aborts the process if its group is freed on its own thread, by a callback that was the last to hold it.
+    # Gloo aborts the process if its group is freed on its own thread, by a callback that held the last reference.
     groups = []
     for program in [*ALL, beyond_gloo]:
         for backend in results if program is not beyond_gloo else OURS:

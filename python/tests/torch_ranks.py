@@ -1,4 +1,4 @@
-"""Starts ranks of torch.distributed as processes of their own, for tests.
+"""Starts ranks of torch.distributed as separate processes, for tests.
 
 results = run("hexagram", 2, program, argument)    # what program(rank, argument) returned on each rank
 """
@@ -17,16 +17,16 @@ from typing import Any
 
 
 class Failed(Exception):
-    """Raised by `run` when a rank raised, died or did not end in time; holds each rank's outcome."""
+    """Raised by `run` when a rank raised, died or did not end in time; contains the outcome of each rank."""
 
 
 def run(
     backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 300, timeout: float = 30
 ) -> list:
-    """Runs `program(rank, *arguments)` on each rank in a process group; returns what each returned.
+    """Runs `program(rank, *arguments)` on each rank in a process group; returns the results.
 
-    Without a `backend` there is no process group, and the program makes its own.
-    `seconds` is the time for all of it, `timeout` that of the group. Raises `Failed`.
+    Without a `backend` there is no process group, and the program creates its own. `seconds` is the total limit,
+    `timeout` that of the group. Raises `Failed`.
     """
     outcomes = run_each(backend, ranks, program, *arguments, seconds=seconds, timeout=timeout)
     if any(kind != "returned" for kind, _ in outcomes):
@@ -37,12 +37,12 @@ def run(
 def run_each(
     backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 300, timeout: float = 30
 ) -> list[tuple[str, Any]]:
-    """Runs a program as `run` does; returns each rank's outcome: "returned", "raised", "died" or "hung", and a value.
+    """Runs a program like `run`; returns the outcome of each rank: "returned", "raised", "died" or "hung", and a value.
 
-    A rank has "hung" that has not exited in time, also after its program ended.
+    A rank has "hung" if it has not exited in time, even after its program ended.
     """
-    # Importing torch takes seconds, of one process rather than of each; but what is in the environment for malloc, or to
-    # take its place, is read when a program starts.
+    # Importing torch takes seconds, so one process does it for all ranks. But variables for malloc, or its replacement,
+    # are read when a program starts.
     is_special = "MALLOC_PERTURB_" in os.environ or "LD_PRELOAD" in os.environ
     context = multiprocessing.get_context("spawn" if is_special else "forkserver")
     multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])

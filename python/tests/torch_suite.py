@@ -1,8 +1,8 @@
-"""Runs PyTorch's own tests of torch.distributed over a backend, from the installed wheel and unchanged.
+"""Runs the tests of torch.distributed in PyTorch over a backend, with the installed wheel, unchanged.
 
 The tests are the 285 of `torch.testing._internal.distributed.distributed_test`. PyTorch starts new processes for every
-test, which takes most of an hour on two cores; here the ranks stay alive from test to test, and are started again only
-after a test that failed. Use it when the backend or the core beneath it changed:
+test, which takes most of an hour on two cores; here the ranks stay alive from test to test, and restart only after a
+test that failed. Use it after changes to the backend or the core beneath it:
 
     python torch_suite.py --backend gloo --ranks 3                    # what PyTorch's own backend passes
     python torch_suite.py --backend hexagram --ranks 3                # under our own name
@@ -11,7 +11,7 @@ after a test that failed. Use it when the backend or the core beneath it changed
     python torch_suite.py --backend gloo --ranks 3 --store            # writes what passed to torch_suite.json
     python torch_suite.py --backend gloo --hexagram --compare         # fails where the stored run passed and this did not
 
-Under another name than Gloo's, `--compare` leaves out what PyTorch skips there.
+With a name other than that of Gloo, `--compare` ignores tests that PyTorch skips there.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 STORED = pathlib.Path(__file__).with_name("torch_suite.json")
-#: What Gloo passes and hexagram does not under its name, each with the reason.
+#: Tests that pass with Gloo and fail with hexagram under its name, each with the reason.
 DIFFERENCES = {
     "test_ddp_logging_data_cpu": "asks C++ for the group's name, which has to be hexagram there: behind the name gloo C++ "
     "looks for Gloo's own class",
 }
-#: From worst to best: a test's outcome is the worst of its ranks'.
+#: From worst to best: the outcome of a test is the worst of its ranks.
 OUTCOMES = ("died", "hung", "failed", "passed", "skipped")
 
 
 @dataclass
 class Run:
-    """What to run: the backend's name, whether hexagram takes that name, ranks, transport, and seconds for one test.
+    """Run configuration: backend name, whether hexagram takes that name, ranks, transport, seconds for one test.
 
-    `folder` is where the ranks meet and write what they print; `port` is for the one test that meets at a port.
+    `folder` is for the rendezvous and the output of the ranks; `port` is for the one test with a rendezvous at a port.
     """
 
     backend: str
@@ -59,7 +59,7 @@ class Run:
     port: int
 
     def environment(self) -> dict[str, str]:
-        """Returns what PyTorch's tests and hexagram read from the environment of a rank."""
+        """Returns the environment variables of a rank for the tests of PyTorch and hexagram."""
         variables = {
             "BACKEND": self.backend,
             "WORLD_SIZE": str(self.ranks),
@@ -76,7 +76,7 @@ class Run:
 
 
 def load_tests(run: Run):
-    """Imports PyTorch's tests with `run.backend` as the backend under test; returns their class."""
+    """Imports the tests of PyTorch with `run.backend` as the backend under test; returns their class."""
     os.environ.update(run.environment())
     import torch
     import torch.distributed as dist
@@ -88,7 +88,7 @@ def load_tests(run: Run):
 
         for feature in DistTestCases.backend_feature.values():
             feature.add(run.backend)
-        if run.backend == "mpi":  # The wheel has no MPI; the tests ask before they run.
+        if run.backend == "mpi":  # The wheel does not include MPI; the tests check that before they run.
             dist.is_mpi_available = lambda: True
     from torch.testing._internal.distributed import distributed_test
 
@@ -99,7 +99,7 @@ def load_tests(run: Run):
 
 
 def run_test(tests, run: Run, rank: int, name: str, store: str) -> tuple[str, str]:
-    """Runs one test on this rank, in a process group of its own; returns the outcome and why it was not passed."""
+    """Runs one test on this rank, in a separate process group; returns the outcome and the reason of a failure."""
     import torch.distributed as dist
     from torch.testing._internal import common_distributed, common_utils
     from torch.testing._internal.distributed import distributed_test
@@ -139,14 +139,14 @@ def run_test(tests, run: Run, rank: int, name: str, store: str) -> tuple[str, st
 
 
 def describe(error: BaseException) -> str:
-    """Returns an error's type, the start of its text, and the innermost places it came through."""
+    """Returns the type of an error, the start of its text, and its innermost stack frames."""
     frames = traceback.extract_tb(error.__traceback__)[::-1][:3]
     places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
     return f"{type(error).__name__}: {str(error)[:200]!r} at {places}"
 
 
 def serve(run: Run, rank: int, connection) -> None:
-    """Runs on a rank the tests that the parent names, one after another, until it names None."""
+    """Runs the tests that the parent names on a rank, one after another, until it sends None."""
     log = os.open(os.path.join(run.folder, f"log{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -207,7 +207,7 @@ class Ranks:
 
     @staticmethod
     def outcome(process, connection, end: float) -> tuple[str, str]:
-        """Waits for one rank's outcome until `end`."""
+        """Waits for the outcome of one rank until `end`."""
         try:
             if connection.poll(max(0.1, end - time.monotonic())):
                 return connection.recv()
@@ -218,14 +218,14 @@ class Ranks:
 
 
 def free_port() -> int:
-    """Returns a port that nothing listened on just now."""
+    """Returns a port that is currently free."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def run_suite(run: Run, parts: list[str]) -> dict[str, tuple[str, str]]:
-    """Runs every test whose name contains one of `parts` (all without any); returns the outcome of each, by name."""
+    """Runs every test whose name contains one of `parts` (all if empty); returns the outcome of each, by name."""
     os.environ.update(run.environment())
     tests = load_tests(run)
     names = [name for name in dir(tests) if name.startswith("test_")]
@@ -248,7 +248,7 @@ def run_suite(run: Run, parts: list[str]) -> dict[str, tuple[str, str]]:
 
 
 def gloo_passes(run: Run, parts: list[str]) -> set[str]:
-    """Returns the tests that Gloo passes with this many ranks on this torch: as `--store` wrote them, or by a try."""
+    """Returns the tests that pass with Gloo with this many ranks on this torch: from `--store`, or from a run."""
     import torch
 
     version = ".".join(torch.__version__.split(".")[:2])
@@ -262,7 +262,7 @@ def gloo_passes(run: Run, parts: list[str]) -> set[str]:
 
 
 def store_passes(ranks: int, passed: list[str]) -> None:
-    """Adds what passed to the file that `gloo_passes` reads."""
+    """Adds passed tests to the file that `gloo_passes` reads."""
     import torch
 
     version = ".".join(torch.__version__.split(".")[:2])
@@ -272,7 +272,7 @@ def store_passes(ranks: int, passed: list[str]) -> None:
 
 
 def main() -> int:
-    """Runs the suite as the command line says; returns 1 where `--compare` found something missing."""
+    """Runs the suite with the arguments of the command line; returns 1 if `--compare` found a missing test."""
     parser = argparse.ArgumentParser(description="PyTorch's own torch.distributed tests over a backend")
     parser.add_argument("parts", nargs="*", help="run only tests with one of these in their name")
     parser.add_argument("--backend", default="hexagram", help="the name under which the tests ask for the backend")
@@ -303,7 +303,7 @@ def main() -> int:
     expected = gloo_passes(run, options.parts) if options.compare else set()
     missing = (expected & outcomes.keys()) - set(passed)
     if options.backend != "gloo":
-        # Some tests are for backends of certain names, and say so.
+        # Some tests are only for backends with certain names, and are skipped.
         missing = {name for name in missing if outcomes[name][0] != "skipped"}
     for name in sorted(missing):
         print("different:" if name in DIFFERENCES else "missing:", name, *outcomes[name], DIFFERENCES.get(name, ""))

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of training: each program is a rank of its own process."""
+"""Programs of ranks in the tests of training: each runs as a rank in a separate process."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def identical(world: hexagram.World, net: nn.Module) -> bool:
 
 
 def gloo(world: hexagram.World, folder: str) -> None:
-    """Opens Gloo's process group of the same ranks."""
+    """Opens a process group of Gloo with the same ranks."""
     torch.set_num_threads(1)
     store = f"file://{folder}/gloo"
     dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
 
 
 def steps(net, optimizer, world, count, loss_of=None, accumulate=1):
-    """Makes steps on the digits, each of so many passes."""
+    """Makes steps on the digits, each with `accumulate` passes."""
     images, labels, _, _ = digits.load()
     own = iter(digits.batches(world.rank, world.size, 1000))
     for _ in range(count):
@@ -65,13 +65,13 @@ def steps(net, optimizer, world, count, loss_of=None, accumulate=1):
 
 
 def made(seed=0, momentum=0.9):
-    """Returns a net and an optimizer of PyTorch for it."""
+    """Returns a net and a PyTorch optimizer for it."""
     net = digits.model(seed)
     return net, torch.optim.SGD(net.parameters(), 0.05, momentum=momentum)
 
 
 def beside_ddp(world, folder):
-    """Trains by DDP on Gloo, by the engine and by a hook, with and without accumulation: equal, bit for bit?"""
+    """Trains with DDP on Gloo, with the engine and with a hook, with and without accumulation: equal, bit for bit?"""
     gloo(world, folder)
     equal = []
     for accumulate in (1, 3):
@@ -81,7 +81,7 @@ def beside_ddp(world, folder):
         expected = flat(net)
 
         for order in ("observed", "listed"):
-            # Another start on rank 1, which the engine and DDP replace by rank 0's.
+            # Different initial parameters on rank 1, which the engine and DDP replace by those of rank 0.
             net, optimizer = made(seed=world.rank)
             small = {"first_bucket_bytes": 1 << 10, "bucket_bytes": 1 << 10}
             ours = DataParallel(net, optimizer, process_group=world, order=order, **small)
@@ -103,7 +103,7 @@ def beside_ddp(world, folder):
 
 
 def hooks(world, folder):
-    """Trains by hooks of several algorithms; returns accuracies, and errors of those that cannot be hooks."""
+    """Trains with hooks of several algorithms; returns accuracies, and errors of those that cannot be hooks."""
     gloo(world, folder)
     images, labels, test_images, test_labels = digits.load()
     told = {}
@@ -126,7 +126,7 @@ def hooks(world, folder):
 
 
 def first_losses(world, names, count):
-    """Trains by each algorithm; returns the first losses, means over the ranks, and whether replicas stay identical."""
+    """Trains with each algorithm; returns the first losses (mean over ranks), and whether replicas are identical."""
     torch.set_num_threads(1)
     images, labels, _, _ = digits.load()
     told = {}
@@ -149,7 +149,7 @@ def first_losses(world, names, count):
 
 
 def every_algorithm(world, names, epochs):
-    """Trains the digits by each algorithm; returns the mean's accuracy and whether replicas are identical, by name."""
+    """Trains the digits with each algorithm; returns by name the accuracy of the mean, and identical replicas."""
     torch.set_num_threads(1)
     images, labels, test_images, test_labels = digits.load()
     told = {}
@@ -194,7 +194,7 @@ def resumed(world, algorithm, optimizer):
 
 
 class Branches(nn.Module):
-    """A model of which a pass uses one of two branches."""
+    """A model with two branches, one of which is used in a pass."""
 
     def __init__(self):
         super().__init__()
@@ -208,7 +208,7 @@ class Branches(nn.Module):
 
 
 def unused(world):
-    """Uses one branch on each rank, with and without leave: gradients, and the error."""
+    """Uses one branch on each rank, with and without permission: gradients, and the error."""
     net = Branches()
     ours = DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), process_group=world, unused="zero")
     ours(torch.ones(1, 4), world.rank == 0).backward()
@@ -216,7 +216,7 @@ def unused(world):
     ours.close()
     net = Branches()
     try:
-        # One rank may hear of the other's error before it has its own.
+        # The error of the other rank may arrive before that of this one.
         DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), process_group=world)(
             torch.ones(1, 4), True
         ).backward()
@@ -226,7 +226,7 @@ def unused(world):
 
 
 def mixed_precision(world):
-    """Trains with autocast and GradScaler, with an overflow; by the engine's scale; and a model of bfloat16."""
+    """Trains with autocast and GradScaler, with an overflow; with the scale of the engine; and a model of bfloat16."""
     torch.set_num_threads(1)
     told = {}
     trained = []
@@ -238,7 +238,7 @@ def mixed_precision(world):
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
                 loss = net_loss(ours, world, step)
-            # Every rank overflows once, and not in the same step: others make their steps meanwhile.
+            # Every rank overflows once, in different steps: others make their steps meanwhile.
             scaler.scale(loss * (float("inf") if step == 1 + world.rank else 1.0)).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -281,7 +281,7 @@ def net_loss(net, world, step):
 
 
 def clipped(world):
-    """Trains with the engine's clipping, with PyTorch's on what the engine leaves, and by hand: norms, and equal?"""
+    """Trains with the clipping of the engine, with that of PyTorch after the engine, and by hand: norms, and equal?"""
     torch.set_num_threads(1)
     trained = []
     norms = []
@@ -306,7 +306,7 @@ def clipped(world):
 
 
 def warm(world):
-    """Rank 0 comes with an optimizer that has stepped: has rank 1 its state, its options, and the same parameters later?"""
+    """Rank 0 starts with an optimizer that has stepped: does rank 1 get its state, options and later parameters?"""
     told = {}
     for kind in ("adam", "momentum"):
         net = digits.model(world.rank)
@@ -327,7 +327,7 @@ def warm(world):
 
 
 def refused(world):
-    """Builds engines that cannot be; returns what each is told, by name."""
+    """Creates invalid engines; returns the error of each, by name."""
     told = {}
 
     def attempt(name, net, optimizer=None, algorithm="gradient-allreduce", **options):
@@ -366,7 +366,7 @@ def uneven(world):
 
 
 def gossiped(world):
-    """Steps on (x − 4·rank)² / 2 by an algorithm that puts another buffer in the place of the parameters."""
+    """Steps on (x − 4·rank)² / 2 with an algorithm that replaces the buffer of the parameters."""
     net = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         net.weight.zero_()
@@ -381,7 +381,7 @@ def gossiped(world):
 
 
 def evaluated(world):
-    """Evaluates the mean of replicas that differ, which are put back; then switches, settles and averages."""
+    """Evaluates the mean of replicas that differ, and restores them; then switches, settles and averages."""
     net, optimizer = made()
     ours = DataParallel(net, optimizer, "local-sgd(period=100)", process_group=world)
     steps(ours, optimizer, world, 3)
@@ -399,7 +399,7 @@ def evaluated(world):
         file = Path(folder) / "trace.json"
         report = ours.collect_trace(str(file))
         events = json.loads(file.read_text())["traceEvents"] if file.exists() else []
-    # Rank 0 alone has the trace of all.
+    # Only rank 0 has the trace of all.
     traced = report, sorted({event["name"] for event in events if event["name"].startswith("step ")})
     return torch.allclose(mean, expected), distance > 0, put_back, ours.algorithm, ours.steps, traced
 
@@ -423,7 +423,7 @@ def normalized(world):
 
 
 def killed(world):
-    """Rank 1 dies in the middle of a training; returns what the others are told."""
+    """Rank 1 dies during a training; returns the errors of the others."""
     net, optimizer = made()
     ours = DataParallel(net, optimizer, "bytegrad", process_group=world)
     steps(ours, optimizer, world, 3)
@@ -449,7 +449,7 @@ class LocalSgd(Algorithm):
 
 
 class Momentum(Algorithm):
-    """Gradients' mean, and a momentum of it that the state keeps."""
+    """Mean of the gradients, with a momentum that is kept in the state."""
 
     keeps_replicas_identical = True
 
@@ -465,7 +465,7 @@ class Momentum(Algorithm):
 
 
 class Forward(LocalSgd):
-    """Local SGD whose mean is taken before the forward pass."""
+    """Local SGD that averages before the forward pass."""
 
     after_step = Algorithm.after_step
 
@@ -476,7 +476,7 @@ class Forward(LocalSgd):
 
 
 def switched(world):
-    """Goes on by an algorithm in Rust after one in Python, and all in Rust: spellings, and equal?"""
+    """Continues with an algorithm in Rust after one in Python, and all in Rust: spellings, and equal?"""
     trained = []
     spellings = []
     for first in (LocalSgd(3), "local-sgd(period=3)"):
@@ -493,7 +493,7 @@ def switched(world):
 
 
 def in_python(world):
-    """Trains by algorithms in Python, by those in Rust, and by a loop by hand: equal?"""
+    """Trains with algorithms in Python, with those in Rust, and with a loop by hand: equal?"""
     torch.set_num_threads(1)
     trained = {}
     for kind, algorithm in (("python", LocalSgd(3)), ("rust", "local-sgd(period=3)")):
@@ -530,13 +530,13 @@ def in_python(world):
 
 
 def one_after_another(world, folder):
-    """Runs the programs of two ranks; returns what each returned, by its name."""
+    """Runs the programs of two ranks; returns the result of each, by name."""
     told = {"beside_ddp": beside_ddp(world, folder)}
     optimizers = {"gradient-allreduce": "torch", "topk-ef": "adamw", "choco-sgd": "torch", "slowmo(period=3)": "adamw"}
     told["resumed"] = {name: resumed(world, name, optimizer) for name, optimizer in optimizers.items()}
     programs = gossiped, mixed_precision, clipped, warm, uneven, evaluated, normalized, in_python, switched, refused
     for program in programs:
         told[program.__name__] = program(world)
-    # No rank can go on after the error that this one provokes.
+    # Ranks cannot continue after the error that this one provokes.
     told["unused"] = unused(world)
     return told

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of data that runs out at different times: each program is a rank of its own process."""
+"""Programs of ranks in the tests of data that runs out at different times: each runs in a separate process."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def with_statistics() -> nn.Module:
 
 
 def grouped(net: nn.Module) -> torch.optim.Optimizer:
-    """Returns an optimizer whose groups have learning rates of their own."""
+    """Returns an optimizer whose groups have different learning rates."""
     first, *others = net.parameters()
     return torch.optim.SGD([{"params": [first], "lr": 0.01}, {"params": others}], 0.2, momentum=0.9)
 
 
 def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    """Returns an optimizer of PyTorch for a net."""
+    """Returns a PyTorch optimizer for a net."""
     return torch.optim.SGD(net.parameters(), 0.2, momentum=0.9)
 
 
 def adam(net: nn.Module) -> torch.optim.Optimizer:
-    """Returns an optimizer of PyTorch for a net."""
+    """Returns a PyTorch optimizer for a net."""
     return torch.optim.Adam(net.parameters(), 0.01)
 
 
@@ -52,7 +52,7 @@ def clipped(ours: DataParallel, loss: Tensor) -> None:
 
 
 def scaled() -> Callable[[DataParallel, Tensor], None]:
-    """Returns what makes the step with a scaled loss."""
+    """Returns a function that makes the step with a scaled loss."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
 
     def step(ours: DataParallel, loss: Tensor) -> None:
@@ -64,7 +64,7 @@ def scaled() -> Callable[[DataParallel, Tensor], None]:
 
 
 def ends_alike(world, optimizer, algorithm="gradient-allreduce", step=plain, model=digits.model) -> bool:
-    """Rank r makes 3 · (r + 1) steps, with another learning rate each, and then one more: are all replicas one?"""
+    """Rank r makes 3 · (r + 1) steps, each with another learning rate, then one more: are replicas identical?"""
     net = model()
     own = optimizer if isinstance(optimizer, str) else optimizer(net)
     rate = 0.2 if isinstance(optimizer, str) else None
@@ -83,7 +83,7 @@ def ends_alike(world, optimizer, algorithm="gradient-allreduce", step=plain, mod
     with ours.join():
         train(3 * (world.rank + 1))
     are_one = same(world, net)
-    # With the optimizers' states alike, and their learning rates.
+    # With equal optimizer states, and learning rates.
     for group in ours.optimizer.param_groups:
         group["lr"] = 0.1
     train(1)
@@ -104,7 +104,7 @@ def same(world: hexagram.World, net: nn.Module, buffers: bool = True) -> bool:
 
 
 def in_many_ways(world) -> dict[str, bool]:
-    """Runs out of data in many kinds of loops: are the replicas one in the end?"""
+    """Runs out of data in many kinds of loops: are the replicas identical in the end?"""
     torch.set_num_threads(1)
     return {
         "pytorch's optimizer": ends_alike(world, sgd),
@@ -132,7 +132,7 @@ class Halves(nn.Module):
 
 
 def refused(world) -> str | None:
-    """Normalizes over all ranks, of which one may have no data; returns what is told."""
+    """Normalizes over all ranks, one of which may have no data; returns the error."""
     net = sync_batch_norm(with_statistics(), world)
     try:
         DataParallel(net, sgd(net), process_group=world, uneven=True)
