@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
-//! xᵢ ← xᵢ + optimizer(y, g) − y the change alone, on top of what averages have done since
-//! xᵢ, xⱼ ← (xᵢ + xⱼ)/2          every P-th step, with a random rank j: atomic, and beside the next steps
+//! xᵢ ← xᵢ + optimizer(y, g) − y only the change, added to the averages made meanwhile
+//! xᵢ, xⱼ ← (xᵢ + xⱼ)/2          every P-th step, with a random rank j: atomic, concurrent with the next steps
 //! y ← xᵢ
-//! with a codec C, D its decoding, where rank i asks rank j, for the average:
-//! hᵢⱼ ← hᵢⱼ + D(C(xᵢ − hᵢⱼ))    what j knows of xᵢ; remembered by both; j's of i where j is the lower rank
+//! with a codec C and its decoding D, if rank i asks rank j:
+//! hᵢⱼ ← hᵢⱼ + D(C(xᵢ − hᵢⱼ))    estimate of xᵢ, kept by both; if j < i, one of xⱼ instead
 //! d ← D(C((hᵢⱼ − xⱼ)/2));       xᵢ ← xᵢ − d; xⱼ ← xⱼ + d
 //! ```
 //!

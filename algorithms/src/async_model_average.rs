@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)        every step, with this rank's own gradient
-//! beside it, one after another, τ seconds between their beginnings at least:
+//! in the background, one after another, started at least τ seconds apart:
 //!     sᵢ ← xᵢ                   a copy, after a step
 //!     r ← (1/n) Σⱼ sⱼ           all-reduce in the background, as many steps as it takes
-//!     xᵢ ← (xᵢ − sᵢ) + r        one pass, after the step in which it has come
-//! with a codec C, D its decoding:
-//!     hᵢ ← hᵢ + D(C(sᵢ − hᵢ))   what all know of sᵢ; remembered
+//!     xᵢ ← (xᵢ − sᵢ) + r        one pass, after the step in which it has arrived
+//! with a codec C and its decoding D:
+//!     hᵢ ← hᵢ + D(C(sᵢ − hᵢ))   shared estimate of sᵢ, kept
 //!     m ← (1/n) Σⱼ hⱼ           by the owner of each chunk
-//!     H ← H + D(C(m − H))       what all know of m; remembered
-//!     xᵢ ← xᵢ + α (H − hᵢ), and of the own chunk + α n (m − H)
+//!     H ← H + D(C(m − H))       shared estimate of m, kept
+//!     xᵢ ← xᵢ + α (H − hᵢ), and + α n (m − H) in the own chunk
 //! ```
 //!
 //! The updates of a rank during an average are kept. The mean of the replicas is preserved, up to rounding, since Σᵢ (r

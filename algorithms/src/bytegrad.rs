@@ -1,8 +1,8 @@
 //! ByteGrad: synchronous data-parallel SGD whose gradients are sent in 8 bits per element.
 //!
 //! ```text
-//! cᵢ ← Q(gᵢ)                       each rank's gradient, in a message for the owner of each chunk
-//! c  ← Q((1/n) Σᵢ Q⁻¹(cᵢ))          on the owner, for everyone
+//! cᵢ ← Q(gᵢ)                       gradient of each rank, sent to the owner of each chunk
+//! c  ← Q((1/n) Σᵢ Q⁻¹(cᵢ))          on the owner, sent to all
 //! x  ← optimizer(x, Q⁻¹(c))        the same on every rank
 //! ```
 //!

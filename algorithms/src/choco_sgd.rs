@@ -4,7 +4,7 @@
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
 //! qᵢ ← C(xᵢ − x̂ᵢ)                            sent to all neighbours
-//! x̂ⱼ ← x̂ⱼ + qⱼ                               of every neighbour and oneself
+//! x̂ⱼ ← x̂ⱼ + qⱼ                               of every neighbour and of rank i
 //! xᵢ ← xᵢ + γ_c (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ)
 //! ```
 //!

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! gᵢ ← γ gᵢ                             with error or two-level feedback, so that e is in units of x; γ = 1 without
-//! ḡ  ← the mean of the gᵢ, encoded      by scatter-gather, all-gather or all-reduce, as `Averaging` says
+//! ḡ  ← the mean of the gᵢ, encoded      by scatter-gather, all-gather or all-reduce: see `Averaging`
 //! x  ← optimizer(x, ḡ/γ)                the same on every rank
 //! ```
 //!
@@ -60,9 +60,9 @@
 //!
 //! ```text
 //! eᵢ ← eᵢ + γ gᵢ
-//! P  ← orthogonalized (1/n) Σᵢ eᵢ Q          all-reduce of r · rows elements a matrix
+//! P  ← orthogonalized (1/n) Σᵢ eᵢ Q          all-reduce of r · rows elements per matrix
 //! Qᵢ ← eᵢᵀ P
-//! Q  ← (1/n) Σᵢ Qᵢ                           all-reduce of r · columns elements a matrix, and of all other tensors
+//! Q  ← (1/n) Σᵢ Qᵢ                           all-reduce of r · columns elements per matrix, and of all other tensors
 //! x  ← x − P Qᵀ                              other tensors: x ← x − (γ/n) Σᵢ gᵢ
 //! eᵢ ← eᵢ − P Qᵢᵀ
 //! ```

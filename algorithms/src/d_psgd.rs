@@ -1,8 +1,8 @@
 //! D-PSGD: every rank takes a weighted mean of its own parameters and its neighbours', and steps with its own gradient.
 //!
 //! ```text
-//! xᵢ ← Σⱼ wᵢⱼ xⱼ − γ gᵢ(xᵢ)          default: gossip of xᵢ runs beside the forward and backward pass at xᵢ
-//! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ gⱼ(xⱼ))        adapt then combine: gossip follows the step, and nothing hides it
+//! xᵢ ← Σⱼ wᵢⱼ xⱼ − γ gᵢ(xᵢ)          default: gossip of xᵢ overlaps with the forward and backward pass at xᵢ
+//! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ gⱼ(xⱼ))        adapt then combine: gossip follows the step, without overlap
 //! ```
 //!
 //! W is given by any [`Schedule`]; the mean over ranks follows the mean gradient if it is doubly stochastic. The

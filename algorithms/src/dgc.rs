@@ -5,7 +5,7 @@
 //! vᵢ ← vᵢ + γ uᵢ                             Nesterov: vᵢ ← vᵢ + γ (uᵢ + gᵢ)
 //! cᵢ ← the k elements of vᵢ of the largest magnitude, in each matrix; all of a vector
 //! vᵢ ← vᵢ − cᵢ;  uᵢ ← 0 where cᵢ was sent    the second: masking, in matrices
-//! w  ← μ w + λ x                             weight decay, if asked for
+//! w  ← μ w + λ x                             optional weight decay
 //! x  ← x − (1/n) Σᵢ cᵢ − γ w                 all-gather of the cᵢ; Nesterov: λ x + μ w instead of w
 //! ```
 //!

@@ -5,7 +5,7 @@
 //! after every H-th step:
 //!     Δ ← (1/n) Σᵢ (θ − xᵢ)                  all-reduce
 //!     v ← μ v + Δ
-//!     θ ← θ − η (Δ + μ v)                    Nesterov's momentum, with Δ as the gradient
+//!     θ ← θ − η (Δ + μ v)                    Nesterov momentum, with Δ as the gradient
 //!     xᵢ ← θ
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Elastic averaging SGD: replicas explore on their own; springs tie them to a centre, which follows them.
 //!
 //! ```text
-//! eᵢ ← xᵢ − c                                every τ-th step, before the optimizer's
-//! c  ← c + α Σᵢ eᵢ                           all-reduce of the extensions; every rank has its own, equal c
+//! eᵢ ← xᵢ − c                                every τ-th step, before the optimizer step
+//! c  ← c + α Σᵢ eᵢ                           all-reduce of the extensions; every rank has an equal copy of c
 //! xᵢ ← optimizer(xᵢ, gᵢ) − α eᵢ
 //! ```
 //!

@@ -2,9 +2,9 @@
 //! share.
 //!
 //! ```text
-//! mᵢ ← β mᵢ + (1 − β) gᵢ                    each rank's own estimate of its gradient; β = 0: the gradient itself
+//! mᵢ ← β mᵢ + (1 − β) gᵢ                    local estimate of the gradient; β = 0: the gradient itself
 //! cᵢ ← the k elements of mᵢ − hᵢ of the largest magnitude, in each tensor
-//! hᵢ ← hᵢ + cᵢ                              what all ranks know of rank i
+//! hᵢ ← hᵢ + cᵢ                              estimate of rank i, equal on all ranks
 //! h  ← h + (1/n) Σᵢ cᵢ                      all-gather of the cᵢ: h = (1/n) Σᵢ hᵢ
 //! x  ← x − γ h
 //! ```

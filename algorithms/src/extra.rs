@@ -1,7 +1,7 @@
 //! EXTRA: D-PSGD with the sum of all changes by mixing as a correction, which leads each rank to the global optimum.
 //!
 //! ```text
-//! xᵢ ← Σⱼ wᵢⱼ xⱼ + dᵢ − γ gᵢ(xᵢ)             gossip of xᵢ runs beside the forward and backward pass at xᵢ
+//! xᵢ ← Σⱼ wᵢⱼ xⱼ + dᵢ − γ gᵢ(xᵢ)             gossip of xᵢ overlaps with the forward and backward pass at xᵢ
 //! dᵢ ← dᵢ + (Σⱼ wᵢⱼ xⱼ − xᵢ) / 2              of the x before the step; 0 at first
 //! ```
 //!

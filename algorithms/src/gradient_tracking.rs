@@ -1,8 +1,8 @@
 //! Gradient tracking: gossip in which every rank also keeps an estimate of the mean gradient, and steps with it.
 //!
 //! ```text
-//! yᵢ ← Σⱼ wᵢⱼ yⱼ + gᵢ − gᵢ′          gᵢ′: gᵢ of the step before; gossip of y runs beside the forward and backward pass
-//! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ yⱼ)            the optimizer's direction is yᵢ; gossip of x follows its step
+//! yᵢ ← Σⱼ wᵢⱼ yⱼ + gᵢ − gᵢ′          gᵢ′: gᵢ of the step before; gossip of y overlaps with the passes
+//! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ yⱼ)            the direction of the optimizer is yᵢ; gossip of x follows its step
 //! ```
 //!
 //! (The gossip of y uses the W of x in the step before; y = g′ = 0 at first, so that the first direction is g₁.) The

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! hᵢ ← gᵢ + eᵢ
-//! cᵢ ← C(hᵢ)                               four bits a number, in blocks; a message for the owner of each chunk
+//! cᵢ ← C(hᵢ)                               four bits per number, in blocks; sent to the owner of each chunk
 //! eᵢ ← β eᵢ + (1 − β) (hᵢ − cᵢ)            and every T steps eᵢ ← 0
-//! ḡ  ← C((1/n) Σᵢ cᵢ + s)                  on the owner, for everyone; s ← what that leaves
+//! ḡ  ← C((1/n) Σᵢ cᵢ + s)                  on the owner, sent to all; s ← its error
 //! x  ← optimizer(x, ḡ)                     the same on every rank
 //! ```
 //!

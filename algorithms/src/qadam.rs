@@ -3,9 +3,9 @@
 //! ```text
 //! t ≤ W   g ← (1/n) Σᵢ gᵢ                                all-reduce in full precision
 //!         x ← Adam(x, g), with its m and v
-//! t = W   D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)               from here on v is frozen, and its bias correction with it
+//! t = W   D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)               from here on v and its bias correction are frozen
 //! t > W   mᵢ ← β₁ m + (1 − β₁) gᵢ                        each rank with its own gradient
-//!         m  ← C((1/n) Σᵢ C(mᵢ + eᵢ) + s)                eᵢ, s: what was lost, by ranks and by the owners of chunks
+//!         m  ← C((1/n) Σᵢ C(mᵢ + eᵢ) + s)                eᵢ, s: the errors of ranks and of the owners of chunks
 //!         x  ← x − γ D m / (1 − β₁ᵗ)
 //! ```
 //!

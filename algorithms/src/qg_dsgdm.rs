@@ -4,8 +4,8 @@
 //! ```text
 //! xᵢ′ ← xᵢ − γ gᵢ − β pᵢ
 //! xᵢ″ ← Σⱼ wᵢⱼ xⱼ′                            gossip
-//! pᵢ ← μ pᵢ + (1 − μ) (xᵢ − xᵢ″)              0 at first; as it is where γ is 0
-//! pᵢ ← pᵢ · γ / γ′                            first, where γ has fallen from γ′
+//! pᵢ ← μ pᵢ + (1 − μ) (xᵢ − xᵢ″)              0 at first; unchanged while γ is 0
+//! pᵢ ← pᵢ · γ / γ′                            before the step, if γ has fallen from γ′
 //! ```
 //!
 //! The paper keeps m = p / γ, which is equivalent while γ does not rise. If ranks still differ when γ is near 0, m

@@ -1,8 +1,8 @@
 //! signSGD with majority vote: every rank has one vote on the direction of every parameter.
 //!
 //! ```text
-//! mᵢ ← β mᵢ + (1 − β) gᵢ                    each rank with its own gradient (Signum); β = 0: the gradient's sign
-//! x  ← x − γ sgn(Σᵢ sgn(mᵢ))                the votes are counted by the owner of each chunk
+//! mᵢ ← β mᵢ + (1 − β) gᵢ                    each rank with its own gradient (Signum); β = 0: the sign of the gradient
+//! x  ← x − γ sgn(Σᵢ sgn(mᵢ))                the owner of each chunk counts the votes
 //! ```
 //!
 //! Every step changes every parameter by γ, for any size of its gradient. A few broken or malicious ranks cannot

@@ -3,7 +3,7 @@
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
 //! x̄  ← (1/n) Σⱼ xⱼ                           after every τ-th step: all-reduce of the parameters
-//! u  ← β u + (x₀ − x̄) / γ̄                    x₀: where the period began; γ̄: the mean γ of its steps
+//! u  ← β u + (x₀ − x̄) / γ̄                    x₀: x at the start of the period; γ̄: the mean γ of its steps
 //! x₀ ← x₀ − α γ̄ u;  xᵢ ← x₀
 //! ```
 //!

@@ -6,10 +6,10 @@
 //! push dᵢ ÷ n                   to the shards: x ← x + dᵢ ÷ n
 //! c ← c + 1
 //! wait until c − min c ≤ s      the only wait: for the slowest rank, if it is too far behind
-//! xᵢ ← pull x                   with all changes that any rank made before its step c − s, its own, and others
-//! with codecs C and P, D their decoding:
-//! push D(C(dᵢ + eᵢ)) ÷ n;       eᵢ ← dᵢ + eᵢ − D(C(dᵢ + eᵢ)), remembered
-//! xᵢ ← D(P(x))                  the shards' own x stays exact
+//! xᵢ ← pull x                   with the changes of all ranks before their step c − s, its own, and some later ones
+//! with codecs C and P and their decoding D:
+//! push D(C(dᵢ + eᵢ)) ÷ n;       eᵢ ← dᵢ + eᵢ − D(C(dᵢ + eᵢ)), kept
+//! xᵢ ← D(P(x))                  x in the shards stays exact
 //! ```
 //!
 //! s = 0 is bulk synchronous: with plain SGD it is synchronous SGD with the mean of the gradients, up to the rounding

@@ -3,7 +3,7 @@
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
 //! for each fragment p of P, every H steps, p · H/P steps before the first:
-//!     Δᵢ ← θ − xᵢ                            of the fragment's elements
+//!     Δᵢ ← θ − xᵢ                            of the elements of the fragment
 //!     Δ ← (1/n) Σᵢ Δᵢ                        all-reduce in the background, during the next τ steps
 //!     after those: v ← μ v + Δ;  θ ← θ − η (Δ + μ v);  xᵢ ← α xᵢ + (1 − α) θ
 //! ```

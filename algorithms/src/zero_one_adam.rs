@@ -8,9 +8,9 @@
 //!                            x ← x − γ D m / (1 − β₁ᵗ)
 //! t = F                      v is frozen;  e, s ← 0;  x₀ ← x
 //! t > F, every step          mᵢ ← β₁ mᵢ + (1 − β₁) gᵢ
-//!                            xᵢ ← xᵢ − γ D mᵢ / (1 − β₁ᵗ)   each rank on its own
+//!                            xᵢ ← xᵢ − γ D mᵢ / (1 − β₁ᵗ)   local
 //! t > F, every kₗ-th step    u ← C((1/n) Σᵢ C((x₀ − xᵢ)/D + eᵢ) + s)      one bit
-//!                            x₀ ← x₀ − D u;  xᵢ ← x₀;  mᵢ ← u / Σ γ/(1 − β₁ᵗ), over the steps since the last time
+//!                            x₀ ← x₀ − D u;  xᵢ ← x₀;  mᵢ ← u / Σ γ/(1 − β₁ᵗ), over the steps since the last average
 //! ```
 //!
 //! kᵥ is 1 and doubles after every 16 updates of v; kₗ is 1 and doubles every L steps up to a maximum. e and s are the

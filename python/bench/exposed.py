@@ -1,7 +1,7 @@
 """Exposed communication of training steps with the engine, with DDP hooks and with DDP on Gloo, in one run, in turns.
 
     python python/bench/exposed.py                                          2 ranks on this host
-    bench/hosts 4 1gbit python python/bench/exposed.py                      one of 4 ranks on hosts of their own
+    bench/hosts 4 1gbit python python/bench/exposed.py                      one of 4 ranks on separate hosts
     python python/bench/exposed.py --steps 16 --rounds 3 --only engine forward
 
 The model has 8 layers of 1024 × 1024 with ReLU, 8.4 M parameters in f32; batches of 32, plain SGD, one thread per rank.
@@ -10,11 +10,11 @@ the slowest rank, and its processor time that of all threads of the rank that us
 rounds, and *exposed*: the time of a step minus that of `local` in the same round, compared with DDP on Gloo.
 
     local      passes and optimizer, no communication
-    adam       the same with PyTorch's Adam, for what `qadam` makes beside communication
-    bare       between them one all-reduce of all gradients in registered memory, and beside nothing
-    ddp ...    PyTorch's DDP: on Gloo, on hexagram's backend, on Gloo with hexagram's hook
-    engine     `DataParallel` with PyTorch's optimizer
-    own        the same with the engine's own; forward: with overlap="forward"
+    adam       the same with Adam of PyTorch, for the computation of `qadam`
+    bare       with one all-reduce of all gradients in registered memory in between, without overlap
+    ddp ...    DDP of PyTorch: on Gloo, on hexagram, on Gloo with a hook of hexagram
+    engine     `DataParallel` with a PyTorch optimizer
+    own        the same with the engine optimizer; forward: with overlap="forward"
 """
 
 from __future__ import annotations

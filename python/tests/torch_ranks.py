@@ -1,6 +1,6 @@
 """Starts ranks of torch.distributed as separate processes, for tests.
 
-results = run("hexagram", 2, program, argument)    # what program(rank, argument) returned on each rank
+results = run("hexagram", 2, program, argument)    # the results of program(rank, argument) by rank
 """
 
 from __future__ import annotations

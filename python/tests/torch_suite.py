@@ -4,11 +4,11 @@ The tests are the 285 of `torch.testing._internal.distributed.distributed_test`.
 test, which takes most of an hour on two cores; here the ranks stay alive from test to test, and restart only after a
 test that failed. Use it after changes to the backend or the core beneath it:
 
-    python torch_suite.py --backend gloo --ranks 3                    # what PyTorch's own backend passes
+    python torch_suite.py --backend gloo --ranks 3                    # the reference: the backend of PyTorch
     python torch_suite.py --backend hexagram --ranks 3                # under our own name
     python torch_suite.py --backend gloo --hexagram --ranks 3         # ours under the name of theirs
     python torch_suite.py --backend mpi --hexagram all_to_all         # only the tests with this in their name
-    python torch_suite.py --backend gloo --ranks 3 --store            # writes what passed to torch_suite.json
+    python torch_suite.py --backend gloo --ranks 3 --store            # writes the passed tests to torch_suite.json
     python torch_suite.py --backend gloo --hexagram --compare         # fails where the stored run passed and this did not
 
 With a name other than that of Gloo, `--compare` ignores tests that PyTorch skips there.

@@ -4,9 +4,9 @@
 //! The ranks measure in turns; a turn has periods of several steps, which all ranks begin together:
 //!
 //! ```text
-//! local        candle alone: forward, backward, step of candle's SGD; the ranks compute side by side and say nothing
-//! all-reduce   nothing but the all-reduce of the same buckets
-//! hexagram     forward, then Replica::step: synchronized, the engine steps    (or backward_step with candle's SGD)
+//! local        candle alone: forward, backward, step of candle SGD, on all ranks, without communication
+//! all-reduce   only the all-reduce of the same buckets
+//! hexagram     forward, then Replica::step: synchronized, the engine steps    (or backward_step with candle SGD)
 //! ```
 //!
 //! and the result is hexagram − all-reduce − local, as a share of local: from the sums of whole periods, never from the

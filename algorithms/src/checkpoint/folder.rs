@@ -4,7 +4,7 @@
 //! step-000120/rank-00000-of-00002.safetensors       complete
 //! step-000120/rank-00001-of-00002.safetensors
 //! step-000120.1/…                                   saved again at the same step
-//! .step-000130.partial/rank-00000-of-00002…         being written, or left by a run that was killed
+//! .step-000130.partial/rank-00000-of-00002…         being written, or left by a killed run
 //! .step-000110.gone/…                               being deleted, or the same
 //! ```
 //!

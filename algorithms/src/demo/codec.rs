@@ -1,7 +1,7 @@
 //! The message of DeMo: the largest coefficients of each block, which the receiver adds up and counts.
 //!
 //! ```text
-//! runs of 2d numbers: d coefficients, and of how many senders each is          (the latter is not read)
+//! runs of 2d numbers: d coefficients, and the number of senders of each        (the latter is not read)
 //! message = entry …, block by block, in the order of indices
 //! entry   = index within the block as u16, value as f32; little-endian
 //! ```

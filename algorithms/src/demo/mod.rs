@@ -4,7 +4,7 @@
 //! Δᵢ ← β Δᵢ + γ DCT(gᵢ)                      blockwise and orthonormal; Δ is kept as coefficients
 //! qᵢ ← the k coefficients of the largest magnitude of each block of Δᵢ
 //! Δᵢ ← Δᵢ − qᵢ
-//! Q  ← mean of the qᵢ over those who sent a coefficient, for each        all-gather of the qᵢ
+//! Q  ← mean of the qᵢ over its senders, for each coefficient             all-gather of the qᵢ
 //! x  ← x − γ sign(DCT⁻¹(Q))
 //! ```
 //!

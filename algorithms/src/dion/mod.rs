@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! Mᵢ ← Mᵢ + gᵢ
-//! P  ← orthonormalized (1/n) Σᵢ Mᵢ Q         all-reduce of r · rows elements a matrix, and of ḡ of everything else
+//! P  ← orthonormalized (1/n) Σᵢ Mᵢ Q         all-reduce of r · rows elements per matrix, and of ḡ of all others
 //! Rᵢ ← Mᵢᵀ P
-//! Mᵢ ← Mᵢ − (1 − μ) P Rᵢᵀ                    what has been used decays; the rest waits for its turn
-//! Q  ← (1/n) Σᵢ Rᵢ, columns normalized       all-reduce of r · columns elements a matrix
+//! Mᵢ ← Mᵢ − (1 − μ) P Rᵢᵀ                    the part used decays; the rest stays
+//! Q  ← (1/n) Σᵢ Rᵢ, columns normalized       all-reduce of r · columns elements per matrix
 //! X  ← X − γ √(rows / columns) P Qᵀ          r = ⌈fraction · min(rows, columns)⌉
 //!
 //! vectors, by Lion, from the mean gradient:

@@ -1,11 +1,11 @@
 //! Agreement of all ranks on the model and the options, before the first step: a difference would corrupt or hang it.
 //!
 //! ```text
-//! always           the extremes of a digest of the model and of one of the options    an all-reduce of 32 bytes
-//! if they differ   both digests, from every rank                                      16 bytes each
-//!                  the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all
-//!                  the number of the first that another rank makes otherwise, from every rank
-//!                  that statement, from every rank                                    1 KiB each at most
+//! always           the extremes of a digest of model and options    an all-reduce of 32 bytes
+//! if they differ   both digests, from every rank                    16 bytes each
+//!                  the number of statements of rank 0, at most 2²⁰, and a hash of each, to all
+//!                  the index of the first statement that differs, from every rank
+//!                  that statement, from every rank                  at most 1 KiB each
 //! ```
 
 use super::EngineOptions;

@@ -2,11 +2,11 @@
 //! `DistributedDataParallel` with a communication hook: only the gradient hooks run, on the memory of the framework.
 //!
 //! ```text
-//! pass by pass     the framework hands over bucket 0, 1, …, each as soon as its gradients are there
-//! new buckets      wait for the last of their pass; then states are made of all, and hooks run
-//! buckets as in    hooks run at once, beside the rest of the backward pass
+//! pass by pass     the framework passes bucket 0, 1, …, each as soon as its gradients are complete
+//! new buckets      wait for the last of their pass; then all states are created, and hooks run
+//! buckets as in    hooks run immediately, during the rest of the backward pass
 //! two passes before
-//! the last one     is handed over by a call that waits for all
+//! the last one     is passed in a call that waits for all
 //! ```
 //!
 //! DDP recreates its buckets after its first pass. So the states created in that pass are created again in the second,

@@ -7,7 +7,7 @@ use crate::optimizer::{Members, ParameterGroup};
 use crate::plugin::StepForm;
 use hexagram_logical::{Buffer, Error, Result};
 
-/// State of the engine's optimizer: see [`DataParallel::optimizer_state`].
+/// State of the engine optimizer: see [`DataParallel::optimizer_state`].
 pub struct OptimizerState {
     /// Number of steps that it has made on this rank.
     pub steps: u64,
@@ -39,7 +39,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns the state of the engine's optimizer on this rank. Call it between steps.
+    /// Returns the state of the engine optimizer on this rank. Call it between steps.
     ///
     /// # Errors
     /// [`Error::Usage`] while the algorithm works on parameters; errors of the communication of the last step.

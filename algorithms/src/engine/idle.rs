@@ -2,10 +2,10 @@
 //! removed.
 //!
 //! ```text
-//! Unused::Zero, synchronous algorithms    which parameters does any rank use: an all-reduce of a byte for each, after
+//! Unused::Zero, synchronous algorithms    parameters used by any rank: an all-reduce of one byte per parameter, after
 //!                                         the backward pass
-//! used by some rank                       the gradient is what the algorithm makes of theirs and of zeros
-//! used by none                            idle: neither the parameter nor what the optimizer remembers of it changes
+//! used by some rank                       the algorithm gets their gradients, and zeros from the others
+//! used by none                            idle: neither the parameter nor its optimizer state changes
 //! ```
 //!
 //! Like PyTorch's DDP with `find_unused_parameters`. With an asynchronous algorithm, each rank decides by its own use.

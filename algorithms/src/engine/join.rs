@@ -1,8 +1,8 @@
 //! Uneven inputs: a rank that has run out of data participates in the steps of the others, with zero gradients.
 //!
 //! ```text
-//! each step, synchronous algorithms:   every rank says whether it trains, and with which γ: 16(n−1) bytes from each
-//! a rank that has run out:             g ← 0, then the step as all others make it
+//! each step, synchronous algorithms:   every rank sends whether it trains, and γ: 16(n−1) bytes from each
+//! a rank that has run out:             g ← 0, then the same step as all others
 //! none trains any more:                all are done
 //! ```
 //!

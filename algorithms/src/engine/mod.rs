@@ -5,15 +5,15 @@
 //! ---------------                       --------------------
 //! forward                          ──►  hooks before_forward
 //! begin
-//!   backward … ready(p) … ready(q) ──►  a bucket is complete: hook gradients_ready when its turn comes,
-//!   backward goes on                    several in flight, each in a lane of its own
+//!   backward … ready(p) … ready(q) ──►  a bucket is complete: hook gradients_ready, in plan order,
+//!   backward continues                  several in flight, each in its own lane
 //! finish: wait for the last bucket ◄──  hooks after_backward; bucket done
 //! step: optimizer                  ──►  hooks after_step
 //!       wait                       ◄──  bucket done
 //! ```
 //!
 //! The adapter of a framework lists the [`Parameter`]s, and calls [`Hooks::ready`] during the backward pass for each
-//! complete gradient. Then it either calls [`DataParallel::step`] for a step of the engine's optimizer and reads the
+//! complete gradient. Then it either calls [`DataParallel::step`] for a step of the engine optimizer and reads the
 //! parameters, or passes [`DataParallel::gradient`] to an optimizer of the framework. It calls
 //! [`Initial::broadcast_state`] before the first step, [`DataParallel::synchronize_buffers`] before each forward pass,
 //! and [`DataParallel::settle`] or [`DataParallel::average`] after the last step; [`DataParallel::with_mean`] evaluates

@@ -4,7 +4,7 @@
 //! communicated and applied in f32, and the engine's own copy of the parameter (the *master*) is f32.
 //!
 //! ```text
-//! loss ← s · loss                         by the training loop: what 16 bits would round to zero is s times larger
+//! loss ← s · loss                         by the training loop: gradients that 16 bits would round to zero grow by s
 //! some gradient of any rank not finite:   no hook runs, no step is made, s ← s · backoff
 //! otherwise:                              g ← g / s, then the hooks; after `interval` steps in a row: s ← s · growth
 //! ```

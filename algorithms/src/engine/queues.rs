@@ -1,4 +1,4 @@
-//! Queues of the engine's buckets.
+//! Queues of the engine buckets.
 //!
 //! The backward pass of a framework runs ahead of the device: the copy of every gradient is enqueued, behind the work
 //! that computes it, long before that work is done. On one queue the communication of a bucket would wait for copies of

@@ -1,4 +1,4 @@
-//! The parameters of the replica in flat memory, with the state of the engine's optimizer.
+//! The parameters of the replica in flat memory, with the state of the engine optimizer.
 
 use super::EngineOptions;
 use super::plan::{Place, Plan, relocate};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! always           the extremes of a digest of all tensors        an all-reduce of 16 bytes
-//! if they differ   the extremes of each tensor's hash             16 bytes a tensor
+//! if they differ   the extremes of the hash of each tensor        16 bytes per tensor
 //!                  the first hash that differs, from every rank   8 bytes each
 //! ```
 

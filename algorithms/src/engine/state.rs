@@ -3,16 +3,16 @@
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
-//! updates                                the steps without those that the loop has left out
+//! updates                                the number of steps, without skipped ones
 //! optimizer-options                      optimizer, groups and learning rate of the options
-//! algorithm-begun                        the step that was the algorithm's first
-//! tuned/…                                what autotune has found
-//! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
+//! algorithm-begun                        the first step of the algorithm
+//! tuned/…                                the result of autotune
+//! plan/order, plan/members, plan/counts  the present buckets: expected order, and places of parameters
 //! scaler/scale, scaler/clean             if the loss is scaled
-//! parameter/<name>                       if they are the engine's
-//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets;
-//!                                        nothing where its slot has no elements of the parameter
-//! algorithm/<bucket>/<field>             what the algorithm names in its `checkpoint`
+//! parameter/<name>                       if the engine owns them
+//! optimizer/<slot>/<name>                the optimizer state, by parameter, independent of the buckets;
+//!                                        nothing if its slot has no elements for the parameter
+//! algorithm/<bucket>/<field>             the fields that the algorithm declares in `checkpoint`
 //! ```
 
 use super::hooks::Results;

@@ -153,7 +153,7 @@ impl DataParallel {
         hooks::lock(&self.backward).results() == Results::Overflowed
     }
 
-    /// Makes one step of the engine's optimizer with the gradients of the last pass, and runs the hook of the algorithm
+    /// Makes one step of the engine optimizer with the gradients of the last pass, and runs the hook of the algorithm
     /// after it. With [`Overlap::Forward`](super::Overlap::Forward) it does not wait: see [`wait_for`](Self::wait_for).
     ///
     /// # Errors

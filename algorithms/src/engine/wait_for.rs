@@ -4,12 +4,12 @@
 //! ```text
 //! training thread                                communication thread
 //! ---------------                                --------------------
-//! finish, step: waits for nothing           ◄─►  buckets on their way, those of the front layers first
+//! finish, step: do not wait                 ◄─►  buckets in progress, those of the front layers first
 //! forward of the first module:
-//!   wait_for(its parameters)                ◄──  bucket done: optimizer's step on it
-//!   computes                                ◄─►  the others go on
+//!   wait_for(its parameters)                ◄──  bucket done: optimizer step on it
+//!   computes                                ◄─►  the others continue
 //! forward of the next module: the same
-//! begin: waits for what nobody has asked for
+//! begin: waits for the rest
 //! ```
 //!
 //! With an algorithm that has a hook after the optimizer step, that hook gets all buckets together, after `step` has

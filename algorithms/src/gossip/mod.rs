@@ -14,7 +14,7 @@
 //! A codec that leaves an error ‖e′‖ ≤ ρ ‖e‖ of a difference e allows for every
 //!
 //! ```text
-//! γ < (1 − ρ) / (1 + ρ) · μ,        μ = 1 / (1 − min wᵢᵢ):  1.5 on a ring of thirds, 1 at least
+//! γ < (1 − ρ) / (1 + ρ) · μ,        μ = 1 / (1 − min wᵢᵢ):  1.5 on a ring with weights 1/3, at least 1
 //! ```
 //!
 //! whatever the number of ranks and the spectral gap of the graph. *Auto* uses that bound, at most 1, with the ρ of the

@@ -4,7 +4,7 @@
 //! ```text
 //! Adam: g ← g + λ x              AdamW: x ← x − γ λ x                      λ: weight decay
 //! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
-//! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: steps, this one included
+//! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: number of steps, including this one
 //! ```
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR

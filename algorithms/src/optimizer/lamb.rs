@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
-//! r ← (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε) + λ x       λ: weight decay, t: steps, this one included
-//! x ← x − γ (‖x‖ / ‖r‖) r                                  norms of a tensor; 1 in place of the quotient if one is 0,
+//! r ← (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε) + λ x       λ: weight decay, t: number of steps, including this one
+//! x ← x − γ (‖x‖ / ‖r‖) r                                  norms of a tensor; 1 instead of the quotient if one is 0,
 //!                                                          and for vectors and scalars
 //! ```
 //!

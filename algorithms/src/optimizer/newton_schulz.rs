@@ -1,7 +1,7 @@
 //! Orthogonalization of matrices without a decomposition: a Newton–Schulz iteration of the fifth order.
 //!
 //! ```text
-//! X ← G / max(‖G‖, 1e-7)              Frobenius norm; Gᵀ in place of G if it has more rows than columns
+//! X ← G / max(‖G‖, 1e-7)              Frobenius norm; Gᵀ instead of G if it has more rows than columns
 //! A ← X Xᵀ                            in each round
 //! X ← a X + (b A + c A²) X            a, b, c = 3.4445, −4.7750, 2.0315
 //! ```

@@ -79,7 +79,7 @@ pub struct Needs {
 /// | [`evaluated`](Self::evaluated) | a gradient is complete that is not the last of the step, if there are several | gradients and parameters |
 /// | [`gradients_ready`](Self::gradients_ready) | the backward pass has completed the bucket | gradients and parameters |
 /// | [`after_backward`](Self::after_backward) | the backward pass has completed all buckets | the same |
-/// | [`slots_ready`](Self::slots_ready) | the engine's optimizer has changed the parameters | the same, and the optimizer state |
+/// | [`slots_ready`](Self::slots_ready) | the engine optimizer has changed the parameters | the same, and the optimizer state |
 /// | [`after_step`](Self::after_step) | the optimizer has changed the parameters | gradients and parameters |
 /// | [`settle`](Self::settle) | before evaluation, checkpoint, switch, and at the end | the same |
 ///
@@ -272,7 +272,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs after the step of the engine's optimizer, before [`after_step`](Self::after_step), with the optimizer state
+    /// Runs after the step of the engine optimizer, before [`after_step`](Self::after_step), with the optimizer state
     /// of the bucket: to average momenta in addition to parameters, for example. The engine refuses optimizers of a
     /// framework under an algorithm that implements it, since their state is not accessible.
     ///

@@ -1,8 +1,8 @@
-//! Slots of the engine's optimizer: its state of a bucket, by name.
+//! Slots of the engine optimizer: its state of a bucket, by name.
 
 use hexagram_logical::{Buffer, Error, Result};
 
-/// State of the engine's optimizer for one bucket, such as a momentum. The hook
+/// State of the engine optimizer for one bucket, such as a momentum. The hook
 /// [`slots_ready`](crate::Algorithm::slots_ready) receives it, between two optimizer steps.
 ///
 /// ```

@@ -3,7 +3,7 @@
 //! ```text
 //! rank 0            rank r
 //! before ──────►
-//!                   theirs            before ≤ theirs + offset ≤ after, on rank 0's clock
+//!                   theirs            before ≤ theirs + offset ≤ after, on the clock of rank 0
 //! after  ◄──────
 //!
 //! offset = (before + after)/2 − theirs    error = (after − before)/2

@@ -135,7 +135,7 @@ impl<W: Write> Events<'_, W> {
 
     /// Writes the spans of a device, on tracks from `first` on.
     fn device(&mut self, rank: usize, first: usize, spans: &[&Span]) -> io::Result<()> {
-        // A step of the engine's optimizer is for one bucket, so it has a size.
+        // A step of the engine optimizer is for one bucket, so it has a size.
         let is_of_bucket = |span: &Span| span.kind.is_communication() || span.bytes > 0;
         let track = |span: &Span| if is_of_bucket(span) { first + 1 + span.bucket } else { first };
         let tracks: BTreeSet<usize> = spans.iter().map(|span| track(span)).collect();

@@ -11,7 +11,7 @@
 //! progress when the trace is collected are not included.
 //!
 //! A thread that uses a device only enqueues work, which the device executes much later. So the times of the device are
-//! recorded for hooks, for steps of the engine's optimizer, and for the passes of the framework, if an adapter supports
+//! recorded for hooks, for steps of the engine optimizer, and for the passes of the framework, if an adapter supports
 //! it ([`stamp_passes`](crate::engine::Tracing::stamp_passes)). These are separate spans, which the [`Report`] uses.
 
 mod clock;

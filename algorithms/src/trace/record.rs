@@ -121,7 +121,7 @@ pub struct Span {
     pub place: Place,
     /// Step of the work. Work between two steps belongs to the later one.
     pub step: u64,
-    /// Bucket of a hook, or of a step of the engine's optimizer on a device; otherwise 0.
+    /// Bucket of a hook, or of a step of the engine optimizer on a device; otherwise 0.
     pub bucket: usize,
     /// Size of that bucket, in bytes; otherwise 0.
     pub bytes: u64,
@@ -234,7 +234,7 @@ pub(crate) struct Timeline {
     /// Source of timestamps of the framework, if it computes on a device, and the timestamp at the beginning of the
     /// span.
     framework: Option<(Stamps, Stamp)>,
-    /// True if the engine's optimizer makes the steps, on its own queues, not that of the framework.
+    /// True if the engine optimizer makes the steps, on its own queues, not that of the framework.
     is_elsewhere: bool,
 }
 
@@ -263,7 +263,7 @@ impl Timeline {
         before
     }
 
-    /// Records a step of the engine's optimizer on a bucket on a device.
+    /// Records a step of the engine optimizer on a bucket on a device.
     pub(crate) fn stepped(&mut self, step: u64, bucket: usize, bytes: usize, stamps: [Stamp; 2]) {
         self.is_elsewhere = true;
         let bytes = bytes as u64;

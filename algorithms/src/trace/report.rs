@@ -1,8 +1,8 @@
 //! Summary of a trace: shares of compute only, overlapped, and communication only, and the slowest rank.
 //!
 //! ```text
-//! A = moments in which the training thread computes, or its device
-//! B = moments in which a hook or anything in the background is under way
+//! A = times in which the training thread or its device computes
+//! B = times in which a hook or a background operation is in progress
 //! compute only = |A \ B|    overlapped = |A ∩ B|    communication only = |B \ A|    neither = the rest of the step
 //! ```
 //!

@@ -143,7 +143,7 @@ fn buckets(rank: &RankTrace) -> usize {
     1 + rank.spans.iter().map(|span| span.bucket).max().unwrap()
 }
 
-/// Asserts that the engine's optimizer steps on a bucket after its mean, and that the framework is idle then.
+/// Asserts that the engine optimizer steps on a bucket after its mean, and that the framework is idle then.
 fn assert_steps_of_engine(rank: &RankTrace) {
     for step in 0..STEPS as u64 {
         for bucket in 0..buckets(rank) {

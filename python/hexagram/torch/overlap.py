@@ -3,7 +3,7 @@
     finish, step               return while buckets are in progress
     parameters, gradients      become `Arriving`: other threads may be writing their values
     module with parameters     a hook before its forward pass waits for these only, which become ordinary again
-    any other use of one       PyTorch asks the tensor's class first, and the class waits
+    any other use of one       PyTorch calls the class of the tensor first, and the class waits
 
 The hooks are the fast path. The class makes every other access correct: ``F.linear(x, other.weight)``, clipping,
 ``state_dict``, your own optimizer. Accesses that need no values, such as ``.shape``, ``.grad`` and ``.grad = None``, do

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! m ← β₁ m + (1 − β₁) g       v ← β₂ v + (1 − β₂) g²       v̂ = v / (1 − β₂ᵏ), k: updates of v
-//! d ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)                          Adam's direction in step t
+//! d ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)                          direction of Adam in step t
 //! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; 0 where v = 0 and φ = 0
 //! ```
 //!
