@@ -10,8 +10,8 @@
 //!
 //! C may be any codec with a contraction, such as top-k or the sign: the part that it drops remains in xᵢ − x̂ᵢ, and is
 //! sent later; until then no rank uses it. W is static. The mean over ranks follows the mean gradient. Nothing overlaps
-//! with the passes, since the parameters are encoded after the optimizer step. Each rank keeps its own momentum;
-//! replicas differ, evaluate their mean.
+//! with the passes, since the parameters are encoded after the optimizer step. Each rank keeps its own momentum.
+//! Replicas differ; evaluate their mean.
 //!
 //! γ_c must suit the codec; too large a value diverges. It can be measured (see [`gossip`](crate::gossip));
 //! constructors choose it:

@@ -45,9 +45,9 @@
 //! Use it with plain SGD: momentum would multiply the delayed elements (`dgc` has the remedy). If all elements of a
 //! tensor have the same size, each is sent every d/k steps, and moves d/k times as far: on quadratics of curvature L it
 //! converges up to γ L d/k = 2, and ranks whose minima are D apart leave an error of some γ L D/4 · d/k in x. Replicas
-//! stay bit-identical. State: e, of the size of the bucket. Bytes sent per rank and step: n−1 messages of the sum over
-//! all tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l =
-//! ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are treated like all
+//! stay bit-identical. State: e, of the size of the bucket. Bytes sent per rank and step: n−1 messages, each with the
+//! sum over all tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l
+//! = ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are treated like all
 //! other tensors: at least one element of a bias is sent. Default: 2 % of the elements, which costs no accuracy on
 //! small data; large models tolerate .1 %. Trigram: centralized, synchronous, low precision. Sources: Aji and Heafield,
 //! "Sparse communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD
@@ -78,10 +78,10 @@
 //!
 //! Use it with SGD, with or without momentum. Replicas stay bit-identical. State: e, of the size of the bucket, and r ·
 //! (rows + columns) elements per matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows
-//! and of 4 (r Σ columns + uncompressed elements), each with 2(n−1)/n times its size, or n−1 times if n
-//! times its size is 64 KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain
-//! steps. Trigram: centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical
-//! low-rank gradient compression for distributed optimization", NeurIPS 2019.
+//! and of 4 (r Σ columns + uncompressed elements), each sends 2(n−1)/n times its size, or n−1 times if n times its size
+//! is 64 KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain steps. Trigram:
+//! centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank
+//! gradient compression for distributed optimization", NeurIPS 2019.
 
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram,

@@ -9,7 +9,7 @@
 //! Ranks keep no state of their neighbours, so W may change from round to round. In exchange the parameters themselves
 //! are encoded, not their differences: the error of C is proportional to their size, the distance of ranks stays above
 //! about η times that, and coarse codecs need a small η. The mean over ranks follows the mean gradient. Nothing
-//! overlaps with the passes. Each rank keeps its own momentum; replicas differ, evaluate their mean.
+//! overlaps with the passes. Each rank keeps its own momentum. Replicas differ; evaluate their mean.
 //!
 //! C has to be a contraction, or e grows without bound: with QSGD of few levels it diverges, and with the sign or top-k
 //! ranks stay far apart. Defaults: 8 bits and η = .5, at which the distance of ranks in training is smallest; the

@@ -25,12 +25,12 @@
 //! S D/4 in x. Elements of real gradients differ in size, and large ones are sent often.
 //!
 //! Replicas stay bit-identical. State: u and v, and w with weight decay, each of the size of the bucket. Bytes sent per
-//! rank and step: n−1 messages of the sum over all matrices of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in
-//! the matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and of 4 for each element of a vector; f32. Gradients are
-//! clipped before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's own
-//! norm. Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the paper: .1
-//! % after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep
-//! gradient compression", ICLR 2018.
+//! rank and step: n−1 messages, each with the sum over all matrices of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d
+//! elements in the matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and 4 for each element of a vector; f32. Gradients
+//! are clipped before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's
+//! own norm. Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the
+//! paper: .1 % after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and
+//! Dally, "Deep gradient compression", ICLR 2018.
 
 #[cfg(feature = "cuda")]
 use crate::elementwise::Entry;

@@ -22,8 +22,8 @@
 //! 96.1 % from C(g).
 //!
 //! h is an old gradient for most elements: k/d small and γ large do not go together. State: m (if β > 0), hᵢ and h,
-//! three elements per parameter. Bytes sent per rank and step: n−1 messages of the sum over all tensors of 4k + ⌈(k l +
-//! k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋; with
+//! three elements per parameter. Bytes sent per rank and step: n−1 messages, each with the sum over all tensors of 4k +
+//! ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋; with
 //! [`Ef21Start::Gradient`], in the first step those of an all-reduce. Hierarchically, hosts take the place of ranks.
 //!
 //! Defaults: 5 % of the elements, β = .9. Replicas: bit-identical. Use it with plain SGD. Elements: f32. Sources:

@@ -11,7 +11,7 @@
 //! neighbours' copies is sent: DCD-PSGD. Other codecs and any static graph are supported, with its weights instead of
 //! 1/3; with coarse codecs it diverges (for example QSGD of 4 levels): use [`ChocoSgd`](crate::choco_sgd::ChocoSgd) for
 //! them. Nothing overlaps with the passes, since it needs the parameters after the optimizer step. Each rank keeps its
-//! own momentum; replicas differ, evaluate their mean.
+//! own momentum. Replicas differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · (d + 8⌈d/2048⌉) ÷ interval for d parameters, deg being 2 for 3 ranks or more,
 //! S/2 in all: a quarter of the bytes of a ring in full precision. State: xᵢ and the weighted sum of the copies of the

@@ -19,9 +19,9 @@
 //! a leader sends the counts, ⌊log₂ k⌋ + 1 bits per element on hosts of at most k ranks, and one bit per element of the
 //! result.
 //!
-//! Default: β = .9. Replicas: bit-identical. Use it with plain SGD, at a learning rate of the size for Adam or below,
-//! that falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority
-//! vote is communication efficient and fault tolerant", ICLR 2019.
+//! Default: β = .9. Replicas: bit-identical. Use it with plain SGD, at a learning rate as for Adam or lower, which
+//! decays to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
+//! communication efficient and fault tolerant", ICLR 2019.
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::spelling::Options;

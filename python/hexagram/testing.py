@@ -252,7 +252,7 @@ def _rank(
     try:
         with World.join_through(_Face(partial(_ask, connection)), rank, size, **options) as world:
             value = function(world, *arguments)
-        # It may be one that cannot be pickled.
+        # The value may not be picklable.
         connection.send(("value", value))
     except BaseException:  # noqa: BLE001  (the parent raises it)
         connection.send(("error", traceback.format_exc()))

@@ -39,7 +39,7 @@ def as_pytorch(world) -> dict[str, float]:
                 optimizer, groups = optimizer_of([{"params": model[0].weight}, *grouped(model)]), None
             rate = 0.1 if kind == "engine" else None
             ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, process_group=world)
-            # The first rate is 0 at first, so no other rate is a multiple of it.
+            # The first rate starts at 0, so no other rate is a multiple of it.
             schedule = LambdaLR(ours.optimizer, [lambda step: step / 4, lambda step: 1.0, lambda step: 0.5**step])
             for step in range(5):
                 if step == 3:

@@ -181,7 +181,7 @@ def hooks_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def untied() -> tuple[list[str | None], bool]:
-    """Trains parameters in shared memory; returns the errors if separated, and whether separate ones work."""
+    """Trains parameters in shared memory; returns the errors if refused, and whether separate memory works."""
     with alone() as world:
         net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         net[1].weight = nn.Parameter(net[0].weight.data)

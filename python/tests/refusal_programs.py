@@ -102,7 +102,7 @@ def of_kinds(world):
 
 
 def by_rates(world):
-    """Ranks pass different learning rates; then one does, without an optimizer."""
+    """Ranks pass different learning rates; then a single rank passes one, without an optimizer."""
     net = digits.model()
     rate = 0.25 * (1 + world.rank)
     told = [refusal(lambda: DataParallel(net, "sgd", learning_rate=rate, process_group=world))]

@@ -85,7 +85,7 @@ def scaled(world, kind: str, algorithm: Any, overflows: int | None, dtype: torch
 
 
 def overflows(world):
-    """Overflows with every kind of optimizer and algorithm: the rest of that step, and does training continue?"""
+    """Overflows with every kind of optimizer and algorithm: gradients after it, and is training as without it?"""
     told = {}
     algorithms = ("gradient-allreduce", "bytegrad", "local-sgd(period=2)", "d-psgd", Averaging())
     cases = [(kind, algorithm, torch.float32) for kind in OPTIMIZERS for algorithm in algorithms]

@@ -262,8 +262,7 @@ def aborted(world):
 
 
 def test_aborted_means():
-    # An average that one rank has begun is completed by all; the others have begun at most as many as the smallest
-    # number.
+    # All ranks complete the same averages: at most one, as rank 0 has begun only one.
     done = spawn(3, aborted)
     assert done in ([0, 0, 0], [1, 1, 1])
 

@@ -26,7 +26,7 @@ def test_steps_that_are_left_out_are_not_counted(told):
     for rank in told:
         for name, (is_as_without, steps) in rank["gaps"].items():
             assert is_as_without, name
-            # Algorithms that work on parameters count it, since other ranks may have made theirs.
+            # Algorithms that work on parameters count it, since other ranks may have made a step.
             assert steps == (5 if "local-sgd" in name else 4), name
 
 

@@ -54,7 +54,7 @@ fn sandwich(left: &[f32], right: &[f32], (rows, columns): (usize, usize), block:
     block.copy_from_slice(&multiply(&product, right, columns, columns));
 }
 
-/// Multiplies two matrices: `inner` columns by `inner` rows of `columns`.
+/// Multiplies two matrices: one with `inner` columns, and one with `inner` rows and `columns` columns.
 fn multiply(left: &[f32], right: &[f32], inner: usize, columns: usize) -> Vec<f32> {
     let mut product = vec![0.0; left.len() / inner * columns];
     for (to, factors) in product.chunks_exact_mut(columns).zip(left.chunks_exact(inner)) {

@@ -14,10 +14,10 @@
 //!
 //! Use it with plain SGD, optionally with weight decay, at the learning rate of a sign method: about 1/100 of that of
 //! SGD. Replicas stay bit-identical, if all ranks run the same program on the same kind of machine: the sign must be
-//! taken of the same bits. State: Δ and the memory of the codec, twice the size of the bucket. Bytes sent per rank and
-//! step: (n−1) · 6 · Σ min(k, elements of the block) over all blocks; f32. Defaults: β = .999 and k = 32, the authors',
-//! which for blocks of 64 × 64 is .8 % of the coefficients. Trigram: centralized, synchronous, low precision. Source:
-//! Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024.
+//! computed from the same bits. State: Δ and the memory of the codec, twice the size of the bucket. Bytes sent per rank
+//! and step: (n−1) · 6 · Σ min(k, elements of the block) over all blocks; f32. Defaults: β = .999 and k = 32, the
+//! authors', which for blocks of 64 × 64 is .8 % of the coefficients. Trigram: centralized, synchronous, low precision.
+//! Source: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024.
 
 mod blocks;
 mod codec;

@@ -29,7 +29,7 @@
 //! too, where the authors use Lion. Replicas stay bit-identical, if all ranks run on the same kind of machine.
 //!
 //! State: M, of the size of the bucket, and Q, r · columns elements per matrix. Bytes sent per rank and step: two
-//! all-reduces, of 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1
+//! all-reduces, of 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each sends 2(n−1)/n times its size, or n−1
 //! times if n times its size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report almost no
 //! loss at 3·10⁹ parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn,
 //! Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv

@@ -94,8 +94,8 @@ impl DataParallel {
     }
 
     /// Completes the background work of the algorithm. A collective call, between steps; ranks may call it after
-    /// different numbers of steps, and training continues afterwards without a difference. Call it after the last step:
-    /// a rank that ends an asynchronous training without it counts as ended early, which ends the other ranks too.
+    /// different numbers of steps, and training continues afterwards without a difference. Call it after the last step.
+    /// In an asynchronous training, a rank that ends without this call counts as failed, and ends the other ranks.
     ///
     /// # Errors
     /// Errors of the communication.

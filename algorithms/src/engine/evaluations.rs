@@ -9,8 +9,8 @@
 //!                                             optimizer; after_step
 //! ```
 //!
-//! The number of gradients of a step follows from the step number alone, so ranks agree on it. A loop that does not ask
-//! for it is refused at the end of its first pass: its step would use parameters that are not those of the model.
+//! The number of gradients of a step follows from the step number alone, so ranks agree on it. A loop that does not
+//! make all passes is refused at the end of the first one: its step would use moved parameters, not those of the model.
 
 use super::hooks::{self, Results};
 use super::stage::Stage;
@@ -56,8 +56,9 @@ impl DataParallel {
     /// and backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
     ///
     /// # Errors
-    /// The errors of `pass`; [`Error::Usage`] after one that ended between two gradients, as the other gradient would
-    /// be of another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
+    /// The errors of `pass`; [`Error::Usage`] after a pass that ended between two gradients, as the other gradient
+    /// would be of another batch; as [`evaluate_again`](Self::evaluate_again) and
+    /// [`finish_and_step`](Self::finish_and_step).
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut pass: impl FnMut(&mut Self) -> std::result::Result<(), E>,

@@ -42,8 +42,8 @@ impl Initial<'_> {
     /// pass creates them.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) within a backward pass; those of the algorithm's
-    /// [`state`](crate::Algorithm::state).
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) within a backward pass; the errors of
+    /// [`state`](crate::Algorithm::state) in the algorithm.
     pub fn prepare(&mut self) -> Result<()> {
         let outcome = self.0.complete().and_then(|()| self.0.between_passes()).and_then(|()| self.0.start());
         self.0.checked(outcome)

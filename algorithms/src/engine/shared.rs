@@ -9,9 +9,9 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
     /// Gives all ranks the same buffers, before a training forward pass, as set by [`EngineOptions::buffers`]. All
-    /// buffers are sent in one message; averages in one message per element type. A collective call. Without effect, so
-    /// that every rank keeps its own: [`Buffers::Off`], asynchronous algorithms, and [`EngineOptions::uneven`], as
-    /// ranks do not make the same passes then.
+    /// buffers are sent in one message; averages in one message per element type. A collective call. It has no effect
+    /// with [`Buffers::Off`], with an asynchronous algorithm, and with [`EngineOptions::uneven`], as ranks do not make
+    /// the same passes then: every rank keeps its own buffers.
     ///
     /// [`EngineOptions::buffers`]: super::EngineOptions::buffers
     /// [`EngineOptions::uneven`]: super::EngineOptions::uneven

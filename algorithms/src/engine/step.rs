@@ -278,7 +278,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer, or uses the state of the
-    /// engine's; errors of the communication.
+    /// engine optimizer; errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
         let outcome = check_is_free(&self.algorithm).and_then(|()| self.complete());
         let outcome = outcome.and_then(|()| self.after_step());
@@ -288,7 +288,7 @@ impl DataParallel {
     /// Notifies the engine that the step after the last pass is skipped, by a loop that has scaled the loss itself and
     /// found an overflow. The optimizer and its bias correction do not count it, nor does a warm-up of an algorithm
     /// that works only on gradients. An algorithm that works on parameters runs its hook and counts a step, since other
-    /// ranks may have made theirs.
+    /// ranks may have made a step.
     ///
     /// # Errors
     /// Errors of the communication.

@@ -125,8 +125,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns the description, with the present options.
     fn about(&self) -> About;
 
-    /// Declares the options, one per line, each with its range of values: so they can be parsed and printed, and
-    /// invalid ones are refused at the start. By default, there are none.
+    /// Declares the options, one per line, each with its range of values. So they can be parsed and printed, and
+    /// invalid values are refused at the start. By default, there are none.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -320,14 +320,14 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Returns true if [`slots_ready`](Self::slots_ready) must be called: by default, if it is implemented. An
-    /// algorithm that wraps another returns the value of that one.
+    /// Returns true if [`slots_ready`](Self::slots_ready) must be called: by default, if it is implemented. A wrapper
+    /// of another algorithm returns the value of the inner one.
     fn reads_slots(&self) -> bool {
         writes_slots_ready(Self::slots_ready)
     }
 
-    /// Returns the hooks around a step that must be called: by default, those that are implemented. An algorithm that
-    /// wraps another returns the value of that one.
+    /// Returns the hooks around a step that must be called: by default, those that are implemented. A wrapper of
+    /// another algorithm returns the value of the inner one.
     fn written(&self) -> Written {
         Written::of::<Self>()
     }

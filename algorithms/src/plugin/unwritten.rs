@@ -9,8 +9,8 @@ use std::any::TypeId;
 use std::pin::Pin;
 use std::task::{Context as Polling, Poll};
 
-/// Hooks around a step that an algorithm implements: the engine must call and wait for them. An algorithm that wraps
-/// another adds the hooks of that one, by [`Algorithm::written`].
+/// Hooks around a step that an algorithm implements: the engine must call and wait for them. A wrapper of another
+/// algorithm adds the hooks of the inner one, by [`Algorithm::written`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// True if [`before_forward`](Algorithm::before_forward) is implemented.

@@ -92,12 +92,12 @@ impl Kind {
         }
     }
 
-    /// Returns true if a span of it is computation.
+    /// Returns true if spans of this kind are computation.
     pub fn is_compute(self) -> bool {
         matches!(self, Kind::LoadingAndForward | Kind::Forward | Kind::Backward | Kind::Optimizer)
     }
 
-    /// Returns true if a span of it is communication, in a hook or in the background.
+    /// Returns true if spans of this kind are communication, in a hook or in the background.
     pub fn is_communication(self) -> bool {
         self as usize >= Kind::State as usize
     }

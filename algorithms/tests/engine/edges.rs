@@ -13,8 +13,7 @@ fn setup(algorithm: &AnyAlgorithm) -> Setup {
     Setup { optimizer: fitting(algorithm, usual.optimizer.clone()), ..usual }
 }
 
-/// Trains a model of vectors of these lengths, with these learning rates of the steps; returns the parameters of every
-/// rank.
+/// Trains a model of vectors of these lengths, with one learning rate per step; returns the parameters of every rank.
 fn train(
     algorithm: &AnyAlgorithm,
     ranks: usize,

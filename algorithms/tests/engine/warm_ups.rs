@@ -42,7 +42,7 @@ fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>>
     Trainer::with_shapes(comm, algorithm, setup, &initial, &shapes)
 }
 
-/// Makes steps of an algorithm, with gradients that depend on the rank and on the own step of the algorithm.
+/// Makes steps of an algorithm, with gradients that depend on the rank and on the step count of the algorithm.
 fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: std::ops::Range<usize>) -> Result<()> {
     for step in steps {
         let pull = |at: usize| ((at * 13 + comm.rank() * 29 + step * 7) % 23) as f32 * 0.1 - 1.0;

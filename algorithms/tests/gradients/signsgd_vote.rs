@@ -147,7 +147,7 @@ fn it_stays_on_a_line_that_feedback_leaves() {
     let loss_of_second = |x: &[f32]| (x[0] + x[1]).abs() / 2.0 + (x[0] - x[1]).abs();
     let vote = || AnyAlgorithm::from(SignSgdVote { momentum: 0.0 });
     let one_bit = || AnyAlgorithm::from(QAdam { warmup: 2, ..QAdam::default() });
-    // From (1, 1), at which the first gradients of the second function are known for both.
+    // From (1, 1), where the first gradients of the second function are known.
     let found = train(3, vote, (0.01, 1000), &[1.0, 1.0], second);
     assert!(loss_of_second(&found[0]) > 0.99, "{:?}", found[0]);
     let found = train(3, one_bit, (0.01, 1000), &[1.0, 1.0], second);

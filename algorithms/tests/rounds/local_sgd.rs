@@ -1,4 +1,4 @@
-//! Local SGD against its closed form, against synchronous SGD.
+//! Local SGD against its closed form, and against synchronous SGD.
 
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;

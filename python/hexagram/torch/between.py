@@ -97,7 +97,7 @@ class Between(Copied):
         may_differ = not self._traits["identical"]
         self._traits = self._engine.traits()
         if may_differ and self._traits["identical"]:
-            # Different optimizer states would make replicas differ, which are identical from here on.
+            # Replicas are identical from here on; different optimizer states would separate them.
             share_optimizers(self._stepping, self._group, partial(self._with_plain, work=self._engine.broadcast_state))
         self._after_step(generation)
 

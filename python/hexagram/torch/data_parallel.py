@@ -339,7 +339,7 @@ class DataParallel(Between):
         self._end_step(has_stepped=True)
 
     def _end_step(self, has_stepped: bool) -> None:
-        """Ends a step of the PyTorch optimizers, including one that was skipped: other ranks may have made theirs."""
+        """Ends a step of the PyTorch optimizers, including one that was skipped: other ranks may have made a step."""
         self._stepped_so_far.clear()
         if has_stepped and self._traits["has_parameters"]:
             self._views.collect()
@@ -468,7 +468,7 @@ class DataParallel(Between):
         """Number of steps so far.
 
         A skipped step counts, from the next forward pass on, only for algorithms that work on parameters: other ranks
-        may have made theirs.
+        may have made a step.
         """
         return self._engine.steps
 

@@ -16,7 +16,7 @@ NAMES = ("params", "lr", "weight_decay")
 def all_groups(
     groups: Sequence[dict[str, Any]] | None, names: Sequence[str], parameters: Sequence[nn.Parameter]
 ) -> list[dict[str, Any]]:
-    """Returns the groups of the parameters of a model, after one of all parameters that are in none.
+    """Returns the groups of the parameters of a model; the first group has all parameters outside the given ones.
 
     Raises `UsageError` for an invalid group, an option that groups do not have, and a parameter that the model does not
     train, or that is in two groups.

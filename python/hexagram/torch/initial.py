@@ -61,7 +61,7 @@ def outline(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def outlines_of_root(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> list[dict[str, Any]]:
-    """Returns the outlines of the root, which alone passes them."""
+    """Returns the outlines of the root; other ranks pass None."""
     file = io.BytesIO()
     if own is not None:
         torch.save(own, file)

@@ -1,6 +1,6 @@
 """The process group: the methods that torch.distributed calls, under its names.
 
-`Operations` has every operation once. Two classes inherit it: `HexagramProcessGroup` is a whole process group of
+`Operations` implements each operation once. Two classes inherit it: `HexagramProcessGroup` is a whole process group of
 PyTorch, with the lowest overhead, created by `init_process_group("hexagram")`; `HexagramBackend` is the CPU backend in
 a group of several devices, such as `cpu:hexagram_device,cuda:nccl`, which PyTorch supports since 2.14.
 

@@ -28,7 +28,7 @@ impl Communicator {
         })
     }
 
-    /// Scatters block r of `all` of rank `root`, which alone passes it, to `mine` of rank r.
+    /// Scatters block r of `all` on rank `root` to `mine` of rank r; only the root passes `all`.
     #[pyo3(signature = (all, mine, *, root, async_op = false, timeout = None))]
     fn scatter(
         &self,
