@@ -20,10 +20,10 @@
 //! which no average begins or ends costs only the check. The first W steps, if requested, are plain gradient
 //! all-reduce.
 //!
-//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H, and for the own chunk m and the h
-//! of every rank, in all 3 S + S/n; checkpoints contain them. Bytes sent per rank: for an average, at most every τ
-//! seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits
-//! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; a step of the warm-up is never
+//! State: s and r, 2 S in all, S being the size of the parameters; with a codec also h and H, and for the own chunk m
+//! and the h of every rank: 3 S + S/n more, which checkpoints contain. Bytes sent per rank: for an average, at most
+//! every τ seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8
+//! bits 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; a step of the warm-up is never
 //! encoded, and sends the bytes of full precision. Hierarchical communication is for averages without a codec.
 //! Defaults: τ = 0.1 s, at which the network is idle half of the time if an average takes 50 ms; 0 averages without a
 //! pause, which keeps a processor busy on a small model; W = 0; α = 1, and 8 bits of min-max for

@@ -114,7 +114,7 @@ fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()
     Err(Error::usage(what, "leave the option `overlap` at backward, or change what stands in its way"))
 }
 
-/// Fails if gradients cannot be clipped under an algorithm.
+/// Fails if an algorithm does not support clipping.
 fn check_clipping(algorithm: &AnyAlgorithm) -> Result<()> {
     let name = algorithm.name();
     match algorithm.clipping() {
