@@ -195,7 +195,7 @@ impl Algorithm for Dgc {
         options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;
         options.field("warm_up", &mut self.warm_up, 0.., "steps of each stage of the warm-up")?;
         options.field("momentum", &mut self.momentum, 0.0..1.0, "μ, momentum coefficient")?;
-        options.field("nesterov", &mut self.nesterov, truth(), "look ahead as Nesterov's momentum")?;
+        options.field("nesterov", &mut self.nesterov, truth(), "use Nesterov momentum")?;
         options.field("masking", &mut self.masking, truth(), "clear the momentum of what is sent")?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "λ, weight decay with momentum")?;
         options.field("vectors", &mut self.vectors, truth(), "compress vectors, too")

@@ -80,7 +80,7 @@ impl Algorithm for LoCo {
             0.0..1.0,
             "β, share of the error that is kept in a step",
         )?;
-        options.field("reset", &mut self.reset, 1.., "T, steps after which the error is forgotten")?;
+        options.field("reset", &mut self.reset, 1.., "T, steps after which the error is cleared")?;
         options.field("block", &mut self.block, 1.., "B, elements that share a scale")
     }
 

@@ -84,7 +84,12 @@ impl Algorithm for NoLoCo {
             0.0..1.0,
             "μ, outer momentum coefficient",
         )?;
-        options.field("pull", &mut self.pull, above(0.0).up_to(1.0), "γ, strength of the pull together")?;
+        options.field(
+            "pull",
+            &mut self.pull,
+            above(0.0).up_to(1.0),
+            "γ, strength of the pull between partners",
+        )?;
         let agrees = self.pull < 2.0 * (1.0 - self.outer_momentum.powi(2));
         options.insist(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
     }

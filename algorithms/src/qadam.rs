@@ -109,7 +109,7 @@ impl Algorithm for QAdam {
         .source("Tang et al., 1-bit Adam, ICML 2021")
         .clipping(Clipping::Together)
         .optimizers(Optimizers::Sgd(
-            "it leaves Adam's direction, which a second momentum or scale would bend",
+            "it leaves the direction of Adam, which a second momentum or scale would change",
         ))
     }
 

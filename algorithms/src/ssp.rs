@@ -132,7 +132,7 @@ impl Algorithm for Ssp {
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Pulling> {
         if bucket.parameters.dtype() != DType::F32 {
-            let what = format!("ssp's servers have f32, not {}", bucket.parameters.dtype());
+            let what = format!("the servers of ssp have f32, not {}", bucket.parameters.dtype());
             return Err(Error::usage(what, "train in f32, or with another algorithm"));
         }
         self.check_pushes()?;

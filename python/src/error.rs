@@ -20,7 +20,8 @@ pub(crate) fn usage(py: Python<'_>, what: impl Into<String>, remedy: impl Into<S
 /// Returns the exception for something in this process that has not ended in time.
 pub(crate) fn late(py: Python<'_>, what: &str, after: Duration) -> PyErr {
     let seconds = after.as_secs_f64();
-    let text = format!("{what} has not ended within {seconds} s; see what its threads do, as py-spy shows");
+    let text =
+        format!("{what} has not ended within {seconds} s; inspect its threads, for example with py-spy");
     let build = || {
         let raised = py.import("hexagram.errors")?.getattr("DeadlineExceeded")?.call1((text,))?;
         raised.setattr("seconds", seconds)?;

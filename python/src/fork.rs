@@ -40,7 +40,7 @@ impl Generation {
         }
         Err(usage(
             py,
-            "a forked process cannot use its parent's world",
+            "a forked process cannot use the world of its parent",
             "communicate in the parent, or start workers by `spawn`",
         ))
     }

@@ -395,7 +395,7 @@ impl Replica {
     pub fn tensor(&self, elements: &Buffer, shape: &[usize]) -> Result<Tensor> {
         if !elements.dtype().is_float() {
             let what = format!("elements of {} make no tensor of a model", elements.dtype());
-            return Err(Error::usage(what, "give candle the integers itself"));
+            return Err(Error::usage(what, "create the tensor of integers with candle"));
         }
         let shape = Shape::from(shape);
         if shape.elem_count() != elements.len() {

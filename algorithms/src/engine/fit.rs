@@ -111,7 +111,7 @@ fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()
     let name = algorithm.name();
     let what =
         format!("a step of {name} cannot be communicated beside the next forward pass, since {reason}");
-    Err(Error::usage(what, "leave the option `overlap` at backward, or change what stands in its way"))
+    Err(Error::usage(what, "leave the option `overlap` at backward, or change the cause"))
 }
 
 /// Fails if an algorithm does not support clipping.

@@ -86,7 +86,7 @@ impl Scaler {
         }
         if self.scale < SMALLEST {
             let what = format!("gradients overflow even with the loss multiplied by {:e}", self.scale);
-            return Err(Error::usage(what, "see why the loss is not finite, and on which rank"));
+            return Err(Error::usage(what, "find out why the loss is not finite, and on which rank"));
         }
         Ok(())
     }

@@ -213,7 +213,7 @@ pub(crate) fn check_symmetric(context: &Context, graph: &dyn Schedule) -> Result
         graph.spelling()
     );
     let remedy =
-        "set graph=ring, torus, hypercube, star or complete; or take gradient-tracking, with any graph";
+        "set graph=ring, torus, hypercube, star or complete; or use gradient-tracking, with any graph";
     Err(Error::usage(what, remedy))
 }
 

@@ -210,7 +210,7 @@ impl RateSchedule {
     }
 
     fn options(&mut self, warmup: u64, options: &mut Options) -> Result<()> {
-        let long = "steps after which the end is reached, the warm-up included";
+        let long = "steps after which the end is reached, including the warm-up";
         match self {
             RateSchedule::Constant => Ok(()),
             RateSchedule::Linear { steps, end } | RateSchedule::Cosine { steps, end } => {

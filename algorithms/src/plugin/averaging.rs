@@ -76,7 +76,7 @@ impl Averaging {
     /// # Errors
     /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("codec", &mut self.codec, AnyMeanCodec, "form in which numbers travel")?;
+        options.field("codec", &mut self.codec, AnyMeanCodec, "encoding of the numbers")?;
         options.field("feedback", &mut self.feedback, AnyFeedback, "treatment of the codec's error")
     }
 

@@ -70,7 +70,7 @@ impl Metrics {
         };
         if tally.rule != rule {
             let what = format!("the metric `{name}` is combined by {:?} and by {rule:?}", tally.rule);
-            return Err(Error::usage(what, "give out numbers of one name by one rule"));
+            return Err(Error::usage(what, "report all numbers of one name by one rule"));
         }
         tally.add(value);
         Ok(())

@@ -61,7 +61,7 @@ pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<
         None => Ok(value),
         Some(rank) => {
             let what = format!("rank {rank} failed: {}", texts[rank]);
-            Err(Error::usage(what, "correct that there; the other ranks can continue"))
+            Err(Error::usage(what, "correct the cause there; the other ranks can continue"))
         }
     }
 }

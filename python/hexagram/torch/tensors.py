@@ -139,7 +139,7 @@ def check(tensor: Tensor) -> None:
             f"a tensor of layout {tensor.layout} cannot travel so; all_reduce takes sparse ones, others are dense"
         )
     if tensor.is_quantized:
-        raise UsageError("a quantized tensor cannot travel; send its int_repr() and its scale")
+        raise UsageError("a quantized tensor cannot be sent; send its int_repr() and its scale")
 
 
 def check_target(tensor: Tensor) -> None:

@@ -239,7 +239,7 @@ impl Backward {
                 narrow(buffer, range, self.plan.parameters()[parameter].dtype)
             }
             (Results::Overflowed, _) => {
-                let remedy = "skip the step where `overflowed` says so";
+                let remedy = "skip the step if `overflowed` is true";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }
             _ => Err(Error::usage("no gradients are synchronized", "call finish first")),
