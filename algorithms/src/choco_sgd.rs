@@ -102,7 +102,12 @@ impl Algorithm for ChocoSgd {
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("codec", &mut self.codec, any_codec(), "C, of the differences")?;
         options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")?;
-        options.field("consensus", &mut self.consensus, consensus(), "γ_c, step towards the neighbours' mean")
+        options.field(
+            "consensus",
+            &mut self.consensus,
+            consensus(),
+            "γ_c, step towards the mean of the neighbours",
+        )
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {

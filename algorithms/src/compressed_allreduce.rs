@@ -183,7 +183,7 @@ impl Algorithm for CompressedAllReduce {
         match self {
             Self::Any(averaging) => averaging.options(options),
             Self::TopK { fraction } => {
-                let about = "k/d, share of a tensor that is sent";
+                let about = "k/d, share of a tensor to send";
                 options.field("fraction", fraction, above(0.0).up_to(1.0), about)
             }
             Self::LowRank { rank, saving, start } => {

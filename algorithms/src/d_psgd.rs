@@ -126,7 +126,7 @@ impl Algorithm for DPsgd {
         options.field("graph", &mut graph, or("all", any_graph()), "ranks to mix with, and weights")?;
         self.peers = graph.map_or(Peers::All, Peers::By);
         options.field("interval", &mut self.interval, 1.., "steps from one communication to the next")?;
-        let about = "true if gossip follows the step, false if it runs beside the passes";
+        let about = "true if gossip follows the step, false if it overlaps with the passes";
         options.field("adapt-then-combine", &mut self.adapt_then_combine, truth(), about)?;
         codec_fields(&mut self.codec, &mut self.consensus, options)
     }

@@ -64,7 +64,7 @@ impl Algorithm for DeepSqueeze {
             "consensus",
             &mut self.consensus,
             above(0.0).up_to(1.0),
-            "η, step towards the neighbours' mean",
+            "η, step towards the mean of the neighbours",
         )
     }
 

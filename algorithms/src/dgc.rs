@@ -191,7 +191,7 @@ impl Algorithm for Dgc {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        let share = "k/d, share of a matrix that is sent after the warm-up";
+        let share = "k/d, share of a matrix to send after the warm-up";
         options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;
         options.field("warm_up", &mut self.warm_up, 0.., "steps of each stage of the warm-up")?;
         options.field("momentum", &mut self.momentum, 0.0..1.0, "μ, momentum coefficient")?;

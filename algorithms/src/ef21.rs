@@ -87,7 +87,7 @@ impl Algorithm for Ef21 {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        let share = "k/d, share of a tensor that is sent";
+        let share = "k/d, share of a tensor to send";
         options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;
         options.field("momentum", &mut self.momentum, 0.0..1.0, "β, momentum coefficient")?;
         let starts = [

@@ -126,8 +126,8 @@ impl Algorithm for Ssp {
             0..,
             "s, steps that a rank may be ahead of the slowest",
         )?;
-        options.field("codec", &mut self.codec, or("none", any_codec()), "C, of what is pushed")?;
-        options.field("pulled", &mut self.pulled, or("none", any_codec()), "P, of what is pulled")
+        options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the pushes")?;
+        options.field("pulled", &mut self.pulled, or("none", any_codec()), "P, of the pulls")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Pulling> {

@@ -127,12 +127,7 @@ impl Algorithm for StreamingDiLoCo {
         options.field("own", &mut self.own, 0.0..=1.0, "α, share of its own parameters that a rank keeps")?;
         options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
         let precisions = [("full", Precision::Full), ("8bit", Precision::Bits8), ("4bit", Precision::Bits4)];
-        options.field(
-            "precision",
-            &mut self.precision,
-            one_of(&precisions),
-            "precision in which the change travels",
-        )
+        options.field("precision", &mut self.precision, one_of(&precisions), "precision of the changes sent")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Stream> {

@@ -28,7 +28,7 @@ impl Saved {
         let read = |(name, (kind, bytes)): (String, Entry)| {
             let dtype = dtype(py, &kind)?;
             if bytes.len() % dtype.size() != 0 {
-                let what = format!("{name} has {} bytes, which are no {dtype}", bytes.len());
+                let what = format!("{name} has {} bytes, not a whole number of {dtype}", bytes.len());
                 return Err(usage(py, what, "pass what `state_dict` has returned, unchanged"));
             }
             Ok((name, copied(dtype, &bytes).map_err(|error| exception(py, &error))?))

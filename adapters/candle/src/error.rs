@@ -41,7 +41,7 @@ impl Error {
         match self {
             Error::Hexagram(error) => (**error).clone(),
             Error::Candle(error) => {
-                logical::Error::usage(format!("candle failed: {error}"), "see this rank's own error")
+                logical::Error::usage(format!("candle failed: {error}"), "see the error of that rank")
             }
         }
     }

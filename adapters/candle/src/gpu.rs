@@ -47,7 +47,10 @@ impl Gpu {
                 queue.name(),
                 engine.queue.name()
             );
-            return Err(Error::usage(what, "leave out EngineOptions::queue, which then is the model's"));
+            return Err(Error::usage(
+                what,
+                "leave out EngineOptions::queue; the default is that of the model",
+            ));
         }
         let stream = device.cuda_stream();
         // SAFETY: candle has retained the primary context of the GPU, which contains its stream; the stream lives as

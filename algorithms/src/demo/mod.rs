@@ -69,7 +69,7 @@ impl Algorithm for DeMo {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("decay", &mut self.decay, 0.0..=1.0, "β, decay of what was not sent")?;
+        options.field("decay", &mut self.decay, 0.0..=1.0, "β, decay of the momentum")?;
         options.field("keep", &mut self.keep, 1.., "k, coefficients that a block keeps")
     }
 

@@ -85,7 +85,7 @@ impl Algorithm for Dion {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        let rank = "rank of the steps, as a share of a matrix' smaller side";
+        let rank = "rank of the steps, as a share of the smaller side of a matrix";
         options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), rank)?;
         options.field(
             "momentum",

@@ -165,7 +165,7 @@ impl CommunicationHook {
         let FrameworkBucket { index, is_last, gradients, tensors } = bucket;
         if index != self.arrived.len() {
             let what = format!("bucket {index} came where bucket {} was next", self.arrived.len());
-            return Err(Error::usage(what, "hand buckets over in their order, from 0 on in each pass"));
+            return Err(Error::usage(what, "pass buckets in order, starting at 0 in each pass"));
         }
         let layout = (gradients.dtype(), placed(index, &gradients, tensors)?);
         let is_known = self.layout.get(index) == Some(&layout);
@@ -180,7 +180,7 @@ impl CommunicationHook {
         } else {
             let what =
                 format!("bucket {index} differs from that of the passes before, and those before it do not");
-            return Err(Error::usage(what, "make a hook for each model"));
+            return Err(Error::usage(what, "create a separate hook for each model"));
         }
         if is_last {
             self.end_pass()?;
@@ -254,7 +254,7 @@ fn placed(index: usize, gradients: &Buffer, tensors: Vec<(Arc<str>, Vec<usize>)>
         gradients.len(),
         gradients.dtype()
     );
-    Err(Error::usage(what, "name the tensors that a bucket of floats consists of"))
+    Err(Error::usage(what, "pass the tensors that cover a bucket of floats"))
 }
 
 /// Fails unless the algorithm works only on gradients.

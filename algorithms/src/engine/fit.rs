@@ -57,7 +57,7 @@ pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
             "{} works on what the optimizer remembers, and the framework's keeps that to itself",
             algorithm.name()
         );
-        return Err(Error::usage(what, "set the option `optimizer`, so that the engine steps"));
+        return Err(Error::usage(what, "set the option `optimizer`, so that the engine makes the steps"));
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ pub(super) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) 
     let Some(group) = groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
     let name = algorithm.name();
     let what = format!("a learning rate for {:?} alone does not fit {name}, since {reason}", group.members);
-    Err(Error::usage(what, "leave the parameter groups' learning rates at 1"))
+    Err(Error::usage(what, "set the learning rates of the parameter groups to 1"))
 }
 
 /// Fails if an algorithm has a hook that would never be called.

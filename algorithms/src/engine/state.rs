@@ -174,7 +174,7 @@ impl DataParallel {
     fn between_steps(&self) -> Result<()> {
         let backward = hooks::lock(&self.backward);
         let refuse = |what: &str| {
-            let what = format!("a checkpoint was asked for {what}");
+            let what = format!("a checkpoint was requested {what}");
             Err(Error::usage(what, "save and load after step or stepped, before the next forward"))
         };
         if backward.is_open() {

@@ -15,7 +15,7 @@ pub(super) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()
         return if add { to.reduce(ReduceOp::Sum, from) } else { to.copy_from(from) };
     }
     let converted = to.decode(&half(from.dtype()), from, add.then_some(1.0))?;
-    converted.map_err(|refusal| Error::usage(refusal.to_string(), "give as many elements as announced"))
+    converted.map_err(|refusal| Error::usage(refusal.to_string(), "pass the announced number of elements"))
 }
 
 /// Returns some elements of a bucket as a parameter of type `dtype`, rounded if `dtype` has 16 bits.

@@ -173,7 +173,7 @@ pub(crate) fn codec_fields(
     options: &mut Options,
 ) -> Result<()> {
     options.field("codec", codec, or("none", any_codec()), "of differences; none for full precision")?;
-    let about = "γ, step towards the neighbours' mean with a codec";
+    let about = "γ, step towards the mean of the neighbours with a codec";
     options.field("consensus", step, consensus(), about)
 }
 

@@ -14,7 +14,7 @@ pub fn catalogue() -> Catalogue<Arc<dyn Optimizer>> {
         .with(Lion::default(), "steps by the sign of a momentum", shared)
         .with(Lamb::default(), "Adam with steps as long as the tensor, for large batches", shared)
         .with(Lars::default(), "momentum with steps as long as the tensor, for large batches", shared)
-        .with(Muon::default(), "orthogonal steps of matrices, AdamW's of the rest", shared)
+        .with(Muon::default(), "orthogonal steps of matrices, AdamW for the rest", shared)
 }
 
 fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {

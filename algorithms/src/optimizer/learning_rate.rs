@@ -124,9 +124,9 @@ impl LearningRate {
         let same = |rate| rate;
         Catalogue::new("schedule")
             .with(with(RateSchedule::Constant), "the same after the warm-up", same)
-            .with(with(RateSchedule::Linear { steps, end: 0.0 }), "falls in a line", same)
+            .with(with(RateSchedule::Linear { steps, end: 0.0 }), "falls linearly", same)
             .with(with(RateSchedule::Cosine { steps, end: 0.0 }), "falls along half a cosine", same)
-            .with(with(step), "falls by a factor from time to time", same)
+            .with(with(step), "falls by a factor periodically", same)
             .with(with(cycle), "rises and falls, half a cosine each", same)
     }
 

@@ -207,5 +207,5 @@ fn checked(optimizer: &impl Spelled) -> Result<()> {
 
 fn strange_slots(named: usize, given: usize) -> Error {
     let what = format!("an optimizer of {named} slots was given {given}");
-    Error::usage(what, "give it those that it names")
+    Error::usage(what, "pass the slots that it names")
 }

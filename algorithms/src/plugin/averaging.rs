@@ -77,7 +77,7 @@ impl Averaging {
     /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("codec", &mut self.codec, AnyMeanCodec, "encoding of the numbers")?;
-        options.field("feedback", &mut self.feedback, AnyFeedback, "treatment of the codec's error")
+        options.field("feedback", &mut self.feedback, AnyFeedback, "treatment of the codec error")
     }
 
     /// Returns true if numbers are sent in full precision.

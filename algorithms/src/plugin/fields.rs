@@ -40,7 +40,9 @@ impl Fields {
             Direction::Saving(saved) => Ok(saved),
             Direction::Loading(rest) => match rest.keys().next() {
                 None => Ok(rest),
-                Some(name) => Err(does_not_fit(format!("has `{name}`, which this algorithm does not know"))),
+                Some(name) => {
+                    Err(does_not_fit(format!("has `{name}`, which this algorithm does not declare")))
+                }
             },
         }
     }

@@ -55,7 +55,7 @@ impl Record {
     pub fn put_tensor(&mut self, name: &str, shape: &[usize], values: Buffer) -> Result<()> {
         if shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size)) != Some(values.len()) {
             let what = format!("`{name}` of shape {shape:?} was given {} elements", values.len());
-            return Err(Error::usage(what, "give a tensor as many elements as its shape says"));
+            return Err(Error::usage(what, "pass the number of elements of the shape"));
         }
         self.tensors.insert(name.to_owned(), Saved { shape: shape.to_vec(), values });
         Ok(())

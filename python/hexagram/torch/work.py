@@ -64,7 +64,7 @@ class Operation:
             for native in self.natives:
                 if not native.wait(seconds):
                     raise StillUnderWay(
-                        f"[hexagram] Timed out waiting for {seconds} s: the operation goes on; wait for it again"
+                        f"[hexagram] Timed out waiting for {seconds} s: the operation continues; wait for it again"
                     )
         except Error as error:
             raise in_job(error, self.ranks)

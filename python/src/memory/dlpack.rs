@@ -140,7 +140,7 @@ impl<'py> Capsule<'py> {
                 return Ok((&(*managed).tensor, 0));
             }
         }
-        let what = format!("{name} speaks a DLPack that is not known here");
+        let what = format!("{name} has an unsupported version of DLPack");
         Err(usage(py, what, "pass a NumPy array over the same memory, or a Span"))
     }
 }

@@ -71,7 +71,7 @@ impl Memory {
         let code = match self.dtype {
             DType::BF16 => {
                 let what = "the array interface has no bfloat16";
-                return Err(usage(py, what, "take it by DLPack, as `torch.from_dlpack` does"));
+                return Err(usage(py, what, "import it by DLPack, as `torch.from_dlpack` does"));
             }
             DType::U8 => 'u',
             DType::Bool => 'b',

@@ -57,7 +57,7 @@ fn filled(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Raw> {
     // They are part of the object, which the view keeps alive.
     let (shape, stride) = memory.layout();
     let format = format_of(dtype).ok_or_else(|| {
-        PyBufferError::new_err(format!("the buffer protocol has no {dtype}; take it by DLPack"))
+        PyBufferError::new_err(format!("the buffer protocol has no {dtype}; import it by DLPack"))
     })?;
     let asked = |flag: c_int| flags & flag == flag;
     Ok(Raw {

@@ -146,7 +146,7 @@ impl Hooks {
             drop(backward.expected(parameter)?);
             if backward.gradients[parameter] == Gradient::Missing {
                 let what = "was marked ready, but nothing of its gradient was written";
-                let remedy = "write it where it lies in its bucket, or hand a tensor over";
+                let remedy = "write it in its bucket, or pass a tensor";
                 return Err(backward.refused(parameter, what, remedy));
             }
             backward.mark(parameter)

@@ -218,7 +218,7 @@ impl Backward {
         if names.is_empty() {
             return Ok(());
         }
-        let remedy = "use them in the loss, leave them out, or set the option `unused` to zero";
+        let remedy = "use them in the loss, omit them, or set the option `unused` to zero";
         Err(Error::usage(format!("{} parameters got no gradient: {}", names.len(), names.join(", ")), remedy))
     }
 

@@ -457,5 +457,5 @@ impl HookCall {
 }
 
 fn missing() -> Error {
-    Error::usage("a hook was asked for before its bucket was there", "report this defect of the engine")
+    Error::usage("a hook was requested before its bucket", "report this defect of the engine")
 }
