@@ -98,7 +98,7 @@ impl Algorithm for AdPsgd {
             "interval",
             &mut self.interval,
             1..,
-            "P, steps from one average that a rank asks for to the next",
+            "P, steps between the averages that a rank requests",
         )?;
         options.field("seed", &mut self.seed, 0.., "of the choice of partners")?;
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")

@@ -122,7 +122,12 @@ impl Algorithm for AsyncModelAverage {
         )?;
         options.field("warm_up", &mut self.warm_up, 0.., "W, steps of gradient all-reduce at the start")?;
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")?;
-        options.field("approach", &mut self.approach, above(0.0).up_to(1.0), "α, part of the way to the mean")
+        options.field(
+            "approach",
+            &mut self.approach,
+            above(0.0).up_to(1.0),
+            "α, fraction of the distance to the mean",
+        )
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
@@ -196,7 +201,7 @@ impl Averaging {
         context.copy(parameters, &s)?;
         let encoding = self.encoding.clone();
         let hierarchical = context.is_hierarchical();
-        #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
+        #[allow(clippy::await_holding_lock, reason = "the thread has no other work")]
         let average = async move |comm: &Communicator| {
             if let Some(encoding) = encoding {
                 comm.mean_kept_encoded(&mut s, &mut r, &mut lock(&encoding)).await?;

@@ -196,7 +196,12 @@ impl Algorithm for Dgc {
         options.field("warm_up", &mut self.warm_up, 0.., "steps of each stage of the warm-up")?;
         options.field("momentum", &mut self.momentum, 0.0..1.0, "μ, momentum coefficient")?;
         options.field("nesterov", &mut self.nesterov, truth(), "use Nesterov momentum")?;
-        options.field("masking", &mut self.masking, truth(), "clear the momentum of what is sent")?;
+        options.field(
+            "masking",
+            &mut self.masking,
+            truth(),
+            "clear the momentum of elements that are sent",
+        )?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "λ, weight decay with momentum")?;
         options.field("vectors", &mut self.vectors, truth(), "compress vectors, too")
     }

@@ -90,7 +90,7 @@ impl Algorithm for Easgd {
         .needs(Needs { buckets: Buckets::BySize, parameters: true })
         .optimizers(match self.momentum {
             0.0 => Optimizers::Any,
-            _ => Optimizers::Sgd("EAMSGD has a momentum of its own between the springs"),
+            _ => Optimizers::Sgd("EAMSGD has its own momentum between the springs"),
         })
     }
 

@@ -95,7 +95,7 @@ impl Algorithm for Ef21 {
             ("compressed", Ef21Start::Compressed),
             ("gradient", Ef21Start::Gradient),
         ];
-        options.field("start", &mut self.start, one_of(&starts), "value of mᵢ and hᵢ in the beginning")
+        options.field("start", &mut self.start, one_of(&starts), "initial value of mᵢ and hᵢ")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Ef21State> {

@@ -78,7 +78,7 @@ impl Algorithm for LoCo {
             "memory",
             &mut self.memory,
             0.0..1.0,
-            "β, share of the error that is kept in a step",
+            "β, share of the error that is kept in each step",
         )?;
         options.field("reset", &mut self.reset, 1.., "T, steps after which the error is cleared")?;
         options.field("block", &mut self.block, 1.., "B, elements that share a scale")

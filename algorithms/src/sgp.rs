@@ -50,7 +50,7 @@ impl Algorithm for Sgp {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("graph", &mut self.schedule, any_graph(), "ranks to share out to; columns add up to 1")
+        options.field("graph", &mut self.schedule, any_graph(), "ranks to send to; columns add up to 1")
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<f64> {

@@ -83,7 +83,7 @@ impl Ssp {
             "codec of ssp is {}: what it loses may be more than there was, and error feedback would add it up",
             codec.name()
         );
-        Err(Error::usage(what, "choose min-max8, sign, top-k or another that loses a part at most"))
+        Err(Error::usage(what, "choose min-max8, sign, top-k or another with a bounded error"))
     }
 }
 

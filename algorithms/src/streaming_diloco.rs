@@ -271,5 +271,5 @@ impl Fragment {
 }
 
 fn twice() -> Error {
-    Error::usage("a fragment is under way", "report this: it has to come before it is used again")
+    Error::usage("a fragment is in progress", "report it as a bug: it has to arrive before its next use")
 }

@@ -115,7 +115,7 @@ impl Algorithm for ZeroOneAdam {
     type State = ZeroOneAdamState;
 
     fn about(&self) -> About {
-        let reason = "it counts on steps of γ times what it leaves, and reads them off the parameters";
+        let reason = "it requires steps of γ times its direction, and reads them from the parameters";
         About::new("zero-one-adam", Trigram { centralized: true, synchronous: true, full_precision: false })
             .needs_learning_rate(true)
             .source("Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023")
@@ -151,7 +151,7 @@ impl Algorithm for ZeroOneAdam {
             "local_doubling",
             doubling,
             1..,
-            "L, steps after which local rounds become twice as long",
+            "L, steps after which the length of local rounds doubles",
         )?;
         options.field("local_largest", &mut self.local_largest, 1.., "longest local round, in steps")?;
         self.moments.options(options)?;

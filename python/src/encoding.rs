@@ -164,7 +164,7 @@ impl<C: ?Sized> Slot<C> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| {
             let what = "this encoding is in use by another operation";
-            Error::usage(what, "wait for that one first, and give every bucket an encoding of its own")
+            Error::usage(what, "wait for that one first, and use a separate encoding for every bucket")
         })
     }
 
@@ -197,7 +197,7 @@ impl<C: ?Sized> Slot<C> {
         if ours == theirs {
             return Ok(());
         }
-        let what = format!("this is what another encoding remembers, {theirs} in place of {ours}");
+        let what = format!("this is the state of another encoding: {theirs} instead of {ours}");
         Err(usage(py, what, "restore with the same codec, feedback and seed"))
     }
 }

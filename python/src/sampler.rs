@@ -260,7 +260,8 @@ impl Order {
 
     fn go_to(&mut self, py: Python<'_>, place: &Place) -> PyResult<()> {
         if with!(self, sampler => sampler.fingerprint()) != place.fingerprint {
-            let what = "this state is of a sampler with another order; use the same data, seed and options";
+            let what =
+                "this state belongs to a sampler with another order; use the same data, seed and options";
             return Err(PyValueError::new_err(what));
         }
         self.set_epoch(py, place.epoch)

@@ -29,7 +29,7 @@ impl Saved {
             let dtype = dtype(py, &kind)?;
             if bytes.len() % dtype.size() != 0 {
                 let what = format!("{name} has {} bytes, not a whole number of {dtype}", bytes.len());
-                return Err(usage(py, what, "pass what `state_dict` has returned, unchanged"));
+                return Err(usage(py, what, "pass the unchanged result of `state_dict`"));
             }
             Ok((name, copied(dtype, &bytes).map_err(|error| exception(py, &error))?))
         };

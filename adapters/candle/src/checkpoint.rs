@@ -93,10 +93,7 @@ impl Replica {
             return Ok(());
         }
         let optimizer = self.unreached.unwrap_or("another rank's optimizer");
-        let what = format!("a checkpoint cannot have what {optimizer} remembers, as its state is private");
-        Err(Error::usage(
-            what,
-            "step with the engine's optimizer (EngineOptions::optimizer), or with candle's SGD",
-        ))
+        let what = format!("a checkpoint cannot contain the state of {optimizer}, which is private");
+        Err(Error::usage(what, "use an engine optimizer (EngineOptions::optimizer), or SGD of candle"))
     }
 }

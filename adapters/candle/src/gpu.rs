@@ -42,11 +42,8 @@ impl Gpu {
         if engine.queue.is_host() {
             engine.queue = queue.another()?;
         } else if engine.queue.name() != queue.name() {
-            let what = format!(
-                "the model is on {}, and the engine's queue of {}",
-                queue.name(),
-                engine.queue.name()
-            );
+            let what =
+                format!("the model is on {}, and the engine queue on {}", queue.name(), engine.queue.name());
             return Err(Error::usage(
                 what,
                 "leave out EngineOptions::queue; the default is that of the model",

@@ -32,7 +32,7 @@ impl Home {
             Device::Cpu if engine.queue.is_host() => Ok(Home::Host),
             Device::Cpu => {
                 let what =
-                    format!("the model is in host memory, and the engine's queue of {}", engine.queue.name());
+                    format!("the model is in host memory, and the engine queue on {}", engine.queue.name());
                 Err(Error::usage(what, "set ReplicaOptions::device to that device, or leave out the queue"))
             }
             #[cfg(feature = "cuda")]

@@ -394,7 +394,7 @@ impl Replica {
     /// memory; [`Error::Candle`] if the shape has a different number of elements.
     pub fn tensor(&self, elements: &Buffer, shape: &[usize]) -> Result<Tensor> {
         if !elements.dtype().is_float() {
-            let what = format!("elements of {} make no tensor of a model", elements.dtype());
+            let what = format!("a tensor of a model cannot have elements of {}", elements.dtype());
             return Err(Error::usage(what, "create the tensor of integers with candle"));
         }
         let shape = Shape::from(shape);

@@ -52,7 +52,7 @@ impl CustomOp1 for Tap {
         // Without an engine there is no training: the gradient goes to the `Var`, as without a tap.
         let Some(hooks) = self.engine.get() else { return Ok(Some(gradient.clone())) };
         let ready = self.home.lend_gradient(gradient, |gradient| Ok(hooks.ready(self.parameter, gradient)?));
-        let hint = "is this backward pass replica.backward_step's, and not the optimizer's own?";
+        let hint = "call replica.backward_step, not that of the optimizer";
         ready.map_err(|error| candle_core::Error::msg(format!("{error} ({hint})")))?;
         Ok(None)
     }

@@ -66,7 +66,10 @@ pub(crate) fn to_buffer(tensor: &Tensor) -> Result<Buffer> {
 }
 
 fn not_on_cpu() -> Error {
-    Error::usage("a tensor is not in host memory", "put it where the model is: see ReplicaOptions::device")
+    Error::usage(
+        "a tensor is not in host memory",
+        "move it to the device of the model: see ReplicaOptions::device",
+    )
 }
 
 /// Returns a tensor with the elements of a buffer, or of a part of one.

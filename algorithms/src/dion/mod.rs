@@ -177,5 +177,5 @@ fn check_finite(context: &Context, bucket: &Bucket) -> Result<()> {
         gradients[at],
         context.rank()
     );
-    Err(Error::usage(what, "see why training diverges there, and lower the learning rate"))
+    Err(Error::usage(what, "find out why training diverges there, and lower the learning rate"))
 }

@@ -71,10 +71,7 @@ impl DataParallel {
         check_algorithm(&algorithm, &self.options)?;
         if algorithm.needs().parameters && !self.replica.get_mut().has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
-            return Err(Error::usage(
-                what,
-                "step with an optimizer of the engine, or start with such an algorithm",
-            ));
+            return Err(Error::usage(what, "use an engine optimizer, or start with such an algorithm"));
         }
         self.settle()?;
         let mut steps = [self.present.step as i64, self.present.updates as i64];

@@ -97,7 +97,7 @@ fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
         Err(error) => error,
         Ok(strange) => {
             let why = strange.unwrap_or_else(|| format!("their norm is {norm}"));
-            let remedy = "see why training diverges there, and lower the learning rate";
+            let remedy = "find out why training diverges there, and lower the learning rate";
             Error::usage(format!("the gradients cannot be clipped: {why}"), remedy)
         }
     }

@@ -265,5 +265,5 @@ fn check_works_on_gradients(algorithm: &AnyAlgorithm) -> Result<()> {
     }
     let what =
         format!("{} works on parameters, and a communication hook has gradients only", algorithm.name());
-    Err(Error::usage(what, "train with the engine, DataParallel, in the place of the framework's"))
+    Err(Error::usage(what, "train with the engine, DataParallel, instead of that of the framework"))
 }

@@ -87,8 +87,7 @@ impl DataParallel {
         if self.scaler.is_some() {
             let what =
                 format!("{} takes several gradients a step, and the loss is scaled", self.algorithm.name());
-            let remedy =
-                "leave out loss_scale: a step that is skipped would leave the parameters where it moved them";
+            let remedy = "leave out loss_scale: after a skipped step, the parameters would stay moved";
             return Err(Error::usage(what, remedy));
         }
         if hooks::lock(&self.backward).close(unused)?.is_none() {

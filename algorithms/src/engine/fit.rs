@@ -82,7 +82,8 @@ pub(super) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) 
     let Optimizers::BareSgd(reason) = algorithm.optimizers() else { return Ok(()) };
     let Some(group) = groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
     let name = algorithm.name();
-    let what = format!("a learning rate for {:?} alone does not fit {name}, since {reason}", group.members);
+    let what =
+        format!("a separate learning rate for {:?} does not fit {name}, since {reason}", group.members);
     Err(Error::usage(what, "set the learning rates of the parameter groups to 1"))
 }
 
@@ -105,7 +106,7 @@ fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()
     let reason = match algorithm.refuses_forward() {
         Some(reason) => reason,
         None if options.optimizer.is_none() => "the framework's optimizer steps on all parameters at once",
-        None if clips => "gradients are clipped by the norm of all of them, which is there when the last is",
+        None if clips => "gradients are clipped by the norm of all of them, which is known after the last",
         None => return Ok(()),
     };
     let name = algorithm.name();

@@ -75,8 +75,8 @@ impl DataParallel {
             all
         };
         if outline(&own) != outline(state) {
-            let what = "the state is of another optimizer than the engine's, or of another model";
-            return Err(Error::usage(what, "give it what optimizer_state returned"));
+            let what = "the state belongs to another optimizer or model";
+            return Err(Error::usage(what, "pass the result of optimizer_state"));
         }
         let plan = hooks::lock(&self.backward).plan().clone();
         for kept in self.replica.get_mut().memories(&plan)? {

@@ -72,7 +72,7 @@ impl DataParallel {
         if self.works_on_parameters() {
             return Ok(());
         }
-        let remedy = "average the parameters in the framework, or step with an optimizer of the engine";
+        let remedy = "average the parameters in the framework, or use an engine optimizer";
         Err(Error::usage("the engine does not have the parameters", remedy))
     }
 }

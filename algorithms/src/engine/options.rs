@@ -162,7 +162,7 @@ impl EngineOptions {
         self.learning_rate.map_or(Ok(()), |rate| rate.check())?;
         self.groups.iter().try_for_each(ParameterGroup::check)?;
         if self.optimizer.is_none() && !self.groups.is_empty() {
-            let remedy = "set the option `optimizer`, or give the groups to the framework's";
+            let remedy = "set the option `optimizer`, or pass the groups to the optimizer of the framework";
             return Err(Error::usage(
                 "parameter groups are of the engine's optimizer, and there is none",
                 remedy,

@@ -44,7 +44,7 @@ pub(super) fn check(context: &Context, bucket: &Bucket) -> Result<()> {
     let tensor = bucket.tensors.iter().find(|tensor| tensor.elements.contains(&index));
     let name = tensor.map_or("", |tensor| &tensor.name);
     let what = format!(
-        "the gradient of `{name}` is not finite on rank {}, in step {}, and the algorithm would remember it",
+        "the gradient of `{name}` is not finite on rank {}, in step {}, and would stay in the state of the algorithm",
         context.rank(),
         context.step()
     );

@@ -44,7 +44,7 @@ impl DataParallel {
         let mut counts = vec![0; self.comm.size()];
         self.comm.blocking().all_gather(&[list.len() as i64], &mut counts)?;
         let remedy =
-            "see what a rank does to its model alone, and give all ranks rank 0's replica by a checkpoint";
+            "find what changes the model of one rank only, and load a checkpoint of rank 0 on all ranks";
         if let Some(rank) = counts.iter().position(|count| *count != counts[0]) {
             let what = format!(
                 "replicas have parted: rank {rank} has {} tensors, rank 0 {}",

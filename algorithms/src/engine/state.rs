@@ -93,7 +93,7 @@ impl DataParallel {
                 let name = format!("{}/{}", kept.name, parameter.name);
                 if record.tensor(&name).is_ok() {
                     let what = format!("two parameters are called `{}`", parameter.name);
-                    return Err(Error::usage(what, "give each a name of its own, to be saved under"));
+                    return Err(Error::usage(what, "give each a unique name"));
                 }
                 record.put_tensor(&name, &shape, values)?;
             }

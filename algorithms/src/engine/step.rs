@@ -268,7 +268,7 @@ impl DataParallel {
     fn optimizer(&self) -> Result<Arc<dyn Optimizer>> {
         self.check_learning_rate()?;
         self.options.optimizer.clone().ok_or_else(|| {
-            let remedy = "set the option `optimizer`, or step with the framework's";
+            let remedy = "set the option `optimizer`, or step with that of the framework";
             Error::usage("the engine has no optimizer", remedy)
         })
     }

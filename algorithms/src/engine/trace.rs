@@ -84,7 +84,7 @@ impl Tracing<'_> {
         let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.open.take() else {
             return Err(Error::usage(
                 "nothing is being recorded",
-                "begin the trace before the steps that it is of",
+                "begin the trace before the steps to record",
             ));
         };
         let (hooks, background) = self.0.scheduler.call(async |runner| Ok(runner.end_trace()))?;

@@ -26,6 +26,8 @@ pub(super) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result
     }
     let narrow = from.beside(dtype, wide.len())?;
     let converted = narrow.write_all()?.encode(&half(dtype), &wide, 0)?;
-    converted.map_err(|refusal| Error::usage(refusal.to_string(), "report this: 16 bits hold any number"))?;
+    converted.map_err(|refusal| {
+        Error::usage(refusal.to_string(), "report it as a bug: 16 bits hold any number")
+    })?;
     narrow.read_all()
 }

@@ -195,7 +195,7 @@ pub(crate) fn check_static(context: &Context, graph: &dyn Schedule) -> Result<()
         graph.spelling()
     );
     let remedy =
-        "set graph=ring, graph=torus or graph=exponential; or take deepsqueeze, which estimates nothing";
+        "set graph=ring, graph=torus or graph=exponential; or use deepsqueeze, which needs no estimates";
     Err(Error::usage(what, remedy))
 }
 

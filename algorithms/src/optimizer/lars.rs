@@ -74,7 +74,7 @@ impl Spelled for Lars {
             "trust",
             &mut self.trust,
             above(0.0),
-            "length of a step, as a share of the tensor's",
+            "length of a step, relative to that of the tensor",
         )?;
         options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
         let about = "whether vectors and scalars are scaled, too";

@@ -156,7 +156,7 @@ impl Spelled for LearningRate {
         options.field("base", base, 0.0.., "largest learning rate")?;
         let is_cycle = matches!(schedule, RateSchedule::OneCycle { .. });
         if is_cycle {
-            options.insist(*warmup == 0, "warmup", warmup, "0: the cycle has a rise of its own")?;
+            options.insist(*warmup == 0, "warmup", warmup, "0: the cycle has its own rise")?;
         } else {
             options.field("warmup", warmup, .., "steps in which the rate rises to its base")?;
             options.field("start", start, 0.0..=1.0, "factor in the first step of the warm-up")?;

@@ -94,7 +94,7 @@ impl Spelled for Muon {
         options.field("rounds", &mut self.rounds, 1..=100, "rounds of the Newton–Schulz iteration")?;
         let scales = [("original", MuonScale::Original), ("match-adamw", MuonScale::MatchAdamW)];
         options.field("scale", &mut self.scale, one_of(&scales), "size of a step in a matrix")?;
-        options.field("rest", &mut self.rest, part(), "rule of the parameters that are no matrices")
+        options.field("rest", &mut self.rest, part(), "rule of the parameters that are not matrices")
     }
 }
 
@@ -168,7 +168,7 @@ impl Muon {
         let others: usize = others.map(|(elements, _)| elements.len()).sum();
         if elementwise::alike::<T>(&[second], &[])? < others {
             let what = format!("{others} elements have a {} of {}", SLOTS[1], second.len());
-            return Err(Error::usage(what, "give it one of all tensors that are no matrices"));
+            return Err(Error::usage(what, "pass one with all tensors that are not matrices"));
         }
         let queue = parameters.queue();
         // Written memory is also read; the kernel launch counts only one of the two.

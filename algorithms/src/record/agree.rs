@@ -39,7 +39,7 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
 pub(crate) fn announced(rank: &str, number: i64, most: usize, things: &str) -> Result<usize> {
     usize::try_from(number).ok().filter(|number| *number <= most).ok_or_else(|| {
         let what = format!("{rank} announces {number} {things}, and {most} is the most");
-        Error::usage(what, "see whether all ranks run the same program")
+        Error::usage(what, "check that all ranks run the same program")
     })
 }
 

@@ -26,7 +26,7 @@ impl Claims {
         match directory.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 let what = format!("another training saves in {} at this moment", root.display());
-                Err(Error::usage(what, "give each training a directory of its own, or end the other one"))
+                Err(Error::usage(what, "use a separate directory for each training, or end the other one"))
             }
             Err(TryLockError::Error(_)) => Ok(()),
             Ok(()) => {

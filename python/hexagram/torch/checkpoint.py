@@ -112,7 +112,7 @@ def mistake_in_model(saved: dict[str, Any], module: nn.Module) -> str | None:
     if lacking := sorted(own.keys() - saved.keys()):
         return f"the checkpoint is of a model without `{lacking[0]}`"
     if more := sorted(saved.keys() - own.keys()):
-        return f"the checkpoint is of a model with `{more[0]}`, which this one has not"
+        return f"the checkpoint is of a model with `{more[0]}`, which this one does not have"
     for name, value in own.items():
         if isinstance(value, Tensor) and outline(saved[name]) != outline(value):
             return f"the checkpoint has `{name}` as {outline(saved[name])}, and this model as {outline(value)}"

@@ -243,7 +243,7 @@ class DataParallel(Between):
         if self._is_closed and self._attached is None:
             self._engine.begin()
         if self._is_closed:
-            raise UsageError("this DataParallel was closed; make another one to train on, or call eval() before")
+            raise UsageError("this DataParallel was closed; create a new one for training, or call eval() first")
         if self._is_open and passes_on_stack() == 0:
             raise UsageError(
                 "the last backward pass was left by an exception, and the other ranks wait for its gradients; close this "

@@ -85,8 +85,8 @@ def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], group: Communic
     if (rank := int(other.item())) >= 0:
         theirs = f" ({kinds(own)}, and rank {root} has {kinds(sent)})" if rank == group.rank else ""
         raise UsageError(
-            f"ranks train with different optimizers: rank {rank} has other ones than rank {root}, or other groups of "
-            f"parameters in them{theirs}; give all ranks the same"
+            f"ranks train with different optimizers: rank {rank} has another optimizer or other parameter groups than "
+            f"rank {root}{theirs}; give all ranks the same"
         )
 
 

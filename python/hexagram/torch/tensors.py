@@ -136,7 +136,7 @@ def check(tensor: Tensor) -> None:
         raise UsageError(f"this group carries tensors on the CPU, and got one on {tensor.device}; call .cpu() before")
     if tensor.layout is not torch.strided:
         raise UsageError(
-            f"a tensor of layout {tensor.layout} cannot travel so; all_reduce takes sparse ones, others are dense"
+            f"a tensor of layout {tensor.layout} cannot be sent by this operation; all_reduce supports sparse ones"
         )
     if tensor.is_quantized:
         raise UsageError("a quantized tensor cannot be sent; send its int_repr() and its scale")

@@ -142,7 +142,7 @@ impl Server {
         let restored = server.pushed().map(|encoding| *encoding.state_mut() = state);
         self.put(py, server)?;
         restored.ok_or_else(|| {
-            usage(py, "this server encodes no pushes", "restore into one with the same codecs")
+            usage(py, "the pushes of this server are not encoded", "restore into one with the same codecs")
         })
     }
 
@@ -188,9 +188,7 @@ impl Server {
 
 fn take(kept: &Kept) -> Result<asynchronous::Server> {
     let taken = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-    taken.ok_or_else(|| {
-        Error::usage("this server is in use by a call that is under way", "wait for that call first")
-    })
+    taken.ok_or_else(|| Error::usage("this server is in use by another call", "wait for that call first"))
 }
 
 fn put(kept: &Kept, server: asynchronous::Server) {

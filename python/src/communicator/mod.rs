@@ -100,7 +100,7 @@ impl Communicator {
             Ok(Value::Nothing)
         })?;
         let made = made.lock().unwrap_or_else(PoisonError::into_inner).take();
-        made.ok_or_else(|| usage(py, format!("{what} has made nothing"), "report it as a bug"))
+        made.ok_or_else(|| usage(py, format!("{what} returned no object"), "report it as a bug"))
     }
 
     /// Returns the membership of this process in the world of the group.

@@ -234,7 +234,7 @@ enum Given<'py> {
 impl Given<'_> {
     /// Returns the state as a record, if it is one that was saved.
     fn record(self) -> Result<Record> {
-        let unchanged = "load what was saved on this rank, whole and unchanged";
+        let unchanged = "load the complete and unchanged checkpoint of this rank";
         let (facts, tensors, checksum) = match self {
             Given::Wrong(what) => return Err(Error::usage(what, unchanged)),
             Given::Saved(facts, tensors, checksum) => (facts, tensors, checksum),
@@ -247,10 +247,7 @@ impl Given<'_> {
             record.put_tensor(&name, &shape, copied(named(&kind)?, bytes.as_bytes())?)?;
         }
         if record.checksum()? != checksum {
-            return Err(Error::usage(
-                "the checkpoint is not what was saved: its checksum differs",
-                unchanged,
-            ));
+            return Err(Error::usage("the checkpoint is corrupt: its checksum differs", unchanged));
         }
         Ok(record)
     }
@@ -263,11 +260,7 @@ impl Engine {
             return Ok(());
         }
         let remedy = "evaluate under torch.no_grad(), and do this before or afterwards";
-        Err(usage(
-            py,
-            "the engine is evaluating the mean of the replicas, and can do nothing else meanwhile",
-            remedy,
-        ))
+        Err(usage(py, "the engine is evaluating the mean of the replicas", remedy))
     }
 
     /// Reads a value from the engine: from the mean, while it replaces the replica.

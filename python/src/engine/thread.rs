@@ -144,7 +144,7 @@ impl Drop for EngineThread {
 pub(crate) fn answer<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyResult<T> {
     match outcome(py, told)? {
         Some(outcome) => outcome.map_err(|error| exception(py, &error)),
-        None => Err(usage(py, "the engine's thread has ended", "see the message that it printed")),
+        None => Err(usage(py, "the engine thread has ended", "see the message that it printed")),
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Asked {
 /// Returns a capsule with the elements, as requested by a consumer. Fails if it requests a copy, or another device.
 pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResult<Bound<'py, PyAny>> {
     if asked.copy == Some(true) || asked.device.is_some_and(|device| device != DEVICE) {
-        return Err(usage(py, "this memory cannot be copied", "take it as it is, and copy that"));
+        return Err(usage(py, "this memory cannot be copied", "import it without a copy, then copy it"));
     }
     if asked.max_version.is_some_and(|(major, _)| major >= 1) {
         export::<ManagedVersioned>(py, lent)

@@ -240,7 +240,7 @@ impl Backward {
             ));
         }
         if self.gradients[parameter] == Gradient::Ready {
-            let remedy = "mark each parameter once per backward pass, when its whole gradient is there";
+            let remedy = "mark each parameter once per backward pass, when its gradient is complete";
             return Err(self.refused(parameter, "was marked ready twice in one backward pass", remedy));
         }
         let Some(buffer) = &self.slots[bucket].buffer else {
