@@ -53,7 +53,7 @@ impl CommunicationHook {
         }
     }
 
-    /// Takes a bucket; the call with the last one waits for all.
+    /// Takes a bucket; the call with the last bucket of a pass waits for the hooks of all.
     fn ready(&self, py: Python<'_>, bucket: Bucket<'_>) -> PyResult<()> {
         self.generation.check(py)?;
         let (index, is_last, gradients, tensors) = bucket;

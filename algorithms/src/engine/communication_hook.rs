@@ -6,7 +6,7 @@
 //! new buckets      wait for the last of their pass; then all states are created, and hooks run
 //! buckets as in    hooks run immediately, during the rest of the backward pass
 //! two passes before
-//! the last one     is passed in a call that waits for all
+//! last bucket      the call that passes it waits for the hooks of all
 //! ```
 //!
 //! DDP recreates its buckets after its first pass. So the states created in that pass are created again in the second,
@@ -142,8 +142,8 @@ impl CommunicationHook {
         self.present.step
     }
 
-    /// Takes a bucket. The call with the last one of a pass waits until the hooks of all buckets are done; then the
-    /// algorithm has replaced their gradients. Returns true from that call.
+    /// Takes a bucket. The call with the last bucket of a pass waits until the hooks of all buckets are done; then
+    /// the algorithm has replaced their gradients. Returns true from that call.
     ///
     /// # Errors
     /// [`Error::Usage`] for a bucket out of order, tensors that do not cover it, or buckets that differ from those of

@@ -1,5 +1,5 @@
-//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and needs the gradient
-//! there.
+//! Several gradients of one batch in a step: the algorithm moves the parameters after a gradient, and needs the next
+//! one at the new position.
 //!
 //! ```text
 //! x as the last step left it

@@ -71,7 +71,7 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
     }
 }
 
-/// Returns an approximately normal number of variance 1: the sum of four uniform ones.
+/// Returns an approximately normal number of variance 1: the sum of four uniform numbers.
 fn normal(key: u64) -> f32 {
     let sum: u64 = (0..4).map(|place| key >> (16 * place) & 0xffff).sum();
     (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()

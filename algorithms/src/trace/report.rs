@@ -165,7 +165,7 @@ fn rank_report(rank: &RankTrace) -> RankReport {
     RankReport { host: Arc::clone(&rank.host), alone: alone(&counting, &steps), steps, shares: all }
 }
 
-/// Returns the own work of the rank in one step.
+/// Returns the time of the rank for its own work in a step, by kind.
 fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
     use Kind::{Backward, Between, Forward, Loading, LoadingAndForward, Optimizer};
     let kinds = [Between, Loading, LoadingAndForward, Forward, Backward, Optimizer];

@@ -83,7 +83,7 @@ fn each(algorithm: impl Into<AnyAlgorithm>, optimizer: &str, clip_norm: Option<f
     found[0]
 }
 
-/// Algorithms that work on matrices or on the parameters of a server, on the host.
+/// Algorithms that compute on the host: on matrices, or on the parameters of a server.
 const ON_THE_HOST: [&str; 5] = ["compressed-ssp", "demo", "dion", "powersgd", "ssp"];
 
 #[test]

@@ -170,7 +170,7 @@ class ForwardOverlap:
 
     def stepped(self, generation: int) -> None:
         """Records the optimizer step, which leaves all parameters in progress."""
-        # Before new ones arrive: the engine drops them with the step.
+        # The engine drops the gradients with the step, so they are removed before new ones arrive.
         self.views.forget()
         if generation != self.views.generation:
             self.wait_for_all()

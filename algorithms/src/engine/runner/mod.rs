@@ -135,7 +135,7 @@ struct Lane {
     parameters: bool,
     /// State of the algorithm for the bucket; `None` while a hook owns it, and before the first hook.
     instance: Option<Box<dyn Instance>>,
-    /// Memory that this thread owns, and no hook.
+    /// Memory of the bucket that no hook in progress owns.
     memory: Memory,
     waiting: VecDeque<(Stage, StepInfo)>,
     busy: bool,
