@@ -135,7 +135,7 @@ def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> 
 
     Raises ``TimeoutError`` after `timeout`.
     """
-    # Not by their sentinels: these are pipes that their children also have open.
+    # Does not use the sentinels of the processes: these are pipes that child processes of a rank also have open.
     left: dict[int, Any] = {}
     last, failed = time.monotonic() + timeout, False
 

@@ -334,7 +334,7 @@ impl World {
         let because = format!("raised {}: {error}", kind.name()?);
         let because = because.trim_end_matches(": ").to_owned();
         py.detach(|| self.member.give_up(&because));
-        // The current exception is more informative than an error of leaving.
+        // Keeps the exception that is being raised: it is more informative than one from leaving.
         match self.member.leave(py) {
             Err(left) if !left.is_instance_of::<PyException>(py) => Err(left),
             _ => Ok(()),

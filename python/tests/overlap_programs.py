@@ -363,7 +363,7 @@ def tuned(world) -> dict[str, bool]:
     told = {}
     for name, model in {"32 bits": digits.model, "16 bits": Halves}.items():
         found, generations = [], []
-        # 20 steps of warm-up, and 11 with the buckets there are; then others are tried, of which time may choose the first.
+        # After 20 steps of warm-up and 11 with the first bucket size, autotune tries others; by their times it may return to the first.
         batches = list(pairs(world, 45))
         for overlap, autotune in (("forward", True), ("backward", False)):
             net = model()

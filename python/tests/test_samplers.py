@@ -19,7 +19,7 @@ from hexagram.testing import spawn
 
 def test_samplers_have_pytorch_s_order():
     data = pytest.importorskip("torch.utils.data")
-    # The last three draw nothing with drop_last, or at all.
+    # With drop_last, 3 ranks draw nothing from 2 samples; from 0 samples, they never draw anything.
     for length in (11, 12, 2, 0):
         for shuffle, seed, drop_last in ((True, 5, False), (False, 0, True), (True, -1, True)):
             for rank in range(3):

@@ -34,7 +34,7 @@ pub struct SyncBatchNorm {
 /// [`Replica::build`](crate::Replica::build).
 ///
 /// # Errors
-/// If there are no features, ε or momentum are out of range, or the mean is to be kept.
+/// If `features` is 0, ε or momentum is out of range, or `remove_mean` is false.
 pub fn sync_batch_norm(
     comm: &Communicator,
     features: usize,

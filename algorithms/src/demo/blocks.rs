@@ -51,8 +51,8 @@ impl Blocks {
         })
     }
 
-    /// Returns the number of multiplications and additions of a transform of all blocks: each of two passes takes as
-    /// many of each per element as the block is long along that side.
+    /// Returns the number of multiplications and additions of a transform of all blocks. Per element, the pass along a
+    /// side of length l takes l of each; there is one pass per side.
     pub(super) fn operations(&self) -> u64 {
         let of_grid = |grid: &Grid| 2 * (grid.elements.len() * (grid.down.len() + grid.across.len())) as u64;
         self.grids.iter().map(of_grid).sum()

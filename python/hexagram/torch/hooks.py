@@ -59,7 +59,7 @@ def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
         state.pending.clear()
         if state.optimizer is not None:
             state.native.set_learning_rate(state.optimizer.param_groups[0]["lr"])
-    # A complex number is two real ones in the bucket, for which the views of DDP are too short.
+    # The bucket has two real numbers per complex number, so the views of DDP have half the elements.
     shapes = [[*part.shape, 2] if part.is_complex() else list(part.shape) for part in bucket.parameters()]
     tensors = [(f"{bucket.index()}.{at}", shape) for at, shape in enumerate(shapes)]
     future: Future[torch.Tensor] = Future()

@@ -80,7 +80,7 @@ struct HeldBack {
     finished: Arc<Finished>,
 }
 
-/// The same on all ranks, as ranks compare it.
+/// Has the same text on all ranks, as ranks compare it.
 impl std::fmt::Debug for HeldBack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.algorithm.fmt(f)
