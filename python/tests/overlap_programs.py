@@ -363,7 +363,7 @@ def tuned(world) -> dict[str, bool]:
     told = {}
     for name, model in {"32 bits": digits.model, "16 bits": Halves}.items():
         found, generations = [], []
-        # After 20 steps of warm-up and 11 with the first bucket size, autotune tries others; by their times it may return to the first.
+        # 20 steps warm up, and 11 use the present buckets; autotune then tries others, and may keep the present ones.
         batches = list(pairs(world, 45))
         for overlap, autotune in (("forward", True), ("backward", False)):
             net = model()

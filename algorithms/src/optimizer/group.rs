@@ -1,7 +1,7 @@
 //! Parameter groups: parameters with their own learning rate or weight decay.
 //!
 //! ```text
-//! γ ← γ · group.learning_rate        λ ← λ · group.weight_decay        from the first group that contains the parameter
+//! γ ← γ · group.learning_rate        λ ← λ · group.weight_decay        from the first group with the parameter
 //! ```
 
 use crate::plugin::{Tensor, check_option};

@@ -40,8 +40,8 @@ pub enum StepForm {
 }
 
 impl Optimizers {
-    /// Returns true if every optimizer whose steps have this form fits. Of an optimizer of a framework, only the form is
-    /// known.
+    /// Returns true if every optimizer whose steps have this form fits. Of an optimizer of a framework, only this form
+    /// is known.
     pub fn include(self, form: StepForm) -> bool {
         match self {
             Optimizers::Any => true,

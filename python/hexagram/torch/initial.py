@@ -77,7 +77,7 @@ def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], group: Communic
     """Raises `UsageError` on all ranks unless the state of the root fits on all of them."""
     if errors := [f"{one['kind']} has a state of {one['error']}" for one in sent if "error" in one]:
         raise UsageError(
-            f"rank {root}'s optimizer cannot be that of all ranks: {errors[0]}; create a new one, or give it a plain state"
+            f"rank {root}'s optimizer cannot be that of all ranks: {errors[0]}; recreate it, or give it a plain state"
         )
     alike = [(one["kind"], one["groups"]) for one in sent] == [(one["kind"], one["groups"]) for one in own]
     other = torch.tensor([-1 if alike else group.rank])

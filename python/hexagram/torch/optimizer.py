@@ -53,7 +53,7 @@ class EngineOptimizer(Optimizer):
         """Raises `UsageError` after creation: pass groups to `DataParallel`."""
         if self._is_made:
             raise UsageError(
-                "the engine optimizer has the parameters of the model when DataParallel was created, each in one group; "
+                "the engine optimizer has the parameters of the model at the start of DataParallel, each in one group; "
                 "name groups there: groups=[{'params': …, 'lr': …, 'weight_decay': …}]"
             )
         super().add_param_group(param_group)

@@ -126,7 +126,7 @@ def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
     """Raises `UsageError` if communication cannot overlap with the next forward pass."""
     if isinstance(algorithm, Algorithm):
         raise UsageError(
-            "the hooks of an algorithm in Python run on the training thread, so they cannot overlap with a forward pass; "
+            "the hooks of an algorithm in Python run on the training thread, so they cannot overlap with the passes; "
             'leave overlap at "backward"'
         )
     if optimizer is not None and not isinstance(optimizer, str):
