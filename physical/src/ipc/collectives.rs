@@ -15,12 +15,12 @@ use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::types::CUdeviceptr;
 use crate::error::{During, Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::health::Health;
 use crate::native::chunk;
 use crate::transport::{Label, Tally};
+use cudarc::driver::sys::{self, CUdeviceptr};
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -199,6 +199,6 @@ pub(super) fn copy(work: &PathWork<'_>, from: CUdeviceptr, to: CUdeviceptr, byte
     }
     // SAFETY: the stream is there, and its work keeps as many bytes in both places: peers do not write before this rank
     // has told that it has read.
-    let status = unsafe { (work.driver().cuMemcpyDtoDAsync_v2)(to, from, bytes, work.stream()) };
+    let status = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, work.stream().0) };
     work.expect(status, &format!("copy {bytes} bytes between ranks"))
 }

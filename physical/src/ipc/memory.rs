@@ -8,15 +8,15 @@ use super::collectives::clear_away;
 use super::notice::{HANDLE, Notice};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::status::Status;
-use crate::device::cuda::types::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcMemHandle};
 use crate::device::{Allocation, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::{Buffer, Span};
+use cudarc::driver::sys::{self, CUipcMem_flags, CUipcMemHandle, CUresult};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::c_char;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -50,16 +50,16 @@ impl Exported {
     fn new(queue: &CudaQueue, bytes: usize) -> Result<Arc<Self>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let gpu = queue.gpu();
-        let sharing = gpu.driver.sharing()?;
         let allocation = queue.alloc_shareable(bytes)?;
         let _current = gpu.enter()?;
         let mut handle = CUipcMemHandle { reserved: [0; HANDLE] };
         let address = allocation.address.addr().get() as u64;
         // SAFETY: the place is there, and the memory was allocated just now.
-        let status = unsafe { (sharing.cuIpcGetMemHandle)(&mut handle, address) };
+        let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
         gpu.expect(status, "let other processes open memory")?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let memory = Arc::new(Exported { allocation, bytes, number, handle: handle.reserved });
+        let memory =
+            Arc::new(Exported { allocation, bytes, number, handle: handle.reserved.map(|byte| byte as u8) });
         let mut all = lock(&ALL);
         all.retain(|(_, memory)| memory.strong_count() > 0);
         all.push((number, Arc::downgrade(&memory)));
@@ -164,17 +164,16 @@ impl Imported {
     /// # Errors
     /// [`Error::System`] if the driver refuses.
     fn open(gpu: &Arc<Gpu>, handle: [u8; HANDLE]) -> Result<Self> {
-        let sharing = gpu.driver.sharing()?;
         let mut address = 0;
         let mut try_open = || {
             let _current = gpu.enter()?;
-            let handle = CUipcMemHandle { reserved: handle };
-            let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
+            let handle = CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
+            let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
             // SAFETY: the place is there for one address.
-            Ok(unsafe { (sharing.cuIpcOpenMemHandle_v2)(&mut address, handle, flags) })
+            Ok(unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) })
         };
         let mut status = try_open()?;
-        if status == Status::ALREADY_MAPPED {
+        if status == CUresult::CUDA_ERROR_ALREADY_MAPPED {
             // An endpoint that is gone may have it. To let go of it may wait for the device, and so for this rank.
             gpu.if_idle(|_| clear_away());
             status = try_open()?;
@@ -186,9 +185,9 @@ impl Imported {
 
 impl Drop for Imported {
     fn drop(&mut self) {
-        if let (Ok(sharing), Ok(_current)) = (self.gpu.driver.sharing(), self.gpu.enter()) {
+        if let Ok(_current) = self.gpu.enter() {
             // SAFETY: it was opened once, and nobody uses it any more.
-            unsafe { (sharing.cuIpcCloseMemHandle)(self.address) };
+            unsafe { sys::cuIpcCloseMemHandle(self.address) };
         }
     }
 }

@@ -20,19 +20,22 @@
 
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::types::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_WAIT_VALUE_GEQ,
-    CU_STREAM_WRITE_VALUE_DEFAULT,
-};
 use crate::device::{WaitPlace, at};
 use crate::error::Result;
 use crate::memory::Keeper;
 use crate::transport::SharedPages;
 use crate::transport::pages::PAGE;
+use cudarc::driver::sys::{self, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Lets a stream wait until the word minus the value, as a signed number, is at least 0.
+const WAIT: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+
+/// Lets a stream write a value behind everything that it has written before.
+const WRITE: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 
 /// Bytes from one word to the next.
 const LINE: usize = 64;
@@ -157,19 +160,17 @@ impl Words {
 
     /// Lets a stream write a word of this rank into the page of rank `to`.
     fn write(&self, work: &PathWork<'_>, to: usize, word: usize, value: u32) -> Result<()> {
-        let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
         let word = self.pages[to].address + (self.rank * LINE + word) as u64;
         // SAFETY: the stream is there, and its work keeps the page.
-        let status = unsafe { write(work.stream(), word, value, CU_STREAM_WRITE_VALUE_DEFAULT) };
+        let status = unsafe { sys::cuStreamWriteValue32_v2(work.stream().0, word, value, WRITE) };
         work.expect(status, "let a stream write a word")
     }
 
     /// Lets a stream wait until a word of rank `peer` in the page of this one is `value` or more.
     fn wait(&self, work: &PathWork<'_>, peer: usize, word: usize, value: u32) -> Result<()> {
-        let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
         let word = self.pages[self.rank].address + (peer * LINE + word) as u64;
         // SAFETY: as above.
-        let status = unsafe { wait(work.stream(), word, value, CU_STREAM_WAIT_VALUE_GEQ) };
+        let status = unsafe { sys::cuStreamWaitValue32_v2(work.stream().0, word, value, WAIT) };
         work.expect(status, "let a stream wait for a word")
     }
 }
@@ -197,16 +198,14 @@ impl PinnedPage {
     /// # Safety
     /// The page is there as long as `keeper` lives.
     unsafe fn new(gpu: &Arc<Gpu>, host: NonNull<u8>, keeper: Keeper) -> Result<Self> {
-        let sharing = gpu.driver.sharing()?;
         let _current = gpu.enter()?;
-        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: the caller has said that the page is there.
-        let status = unsafe { (sharing.cuMemHostRegister_v2)(host.as_ptr().cast(), PAGE, flags) };
+        let status = unsafe { sys::cuMemHostRegister_v2(host.as_ptr().cast(), PAGE, flags) };
         gpu.expect(status, "pin host memory that ranks share")?;
         let mut page = PinnedPage { address: 0, host, gpu: Arc::clone(gpu), _keeper: keeper };
         // SAFETY: the place is there for one address, and the page is pinned.
-        let status =
-            unsafe { (sharing.cuMemHostGetDevicePointer_v2)(&mut page.address, host.as_ptr().cast(), 0) };
+        let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut page.address, host.as_ptr().cast(), 0) };
         gpu.expect(status, "find pinned host memory")?;
         Ok(page)
     }
@@ -221,9 +220,9 @@ impl PinnedPage {
 
 impl Drop for PinnedPage {
     fn drop(&mut self) {
-        if let (Ok(sharing), Ok(_current)) = (self.gpu.driver.sharing(), self.gpu.enter()) {
+        if let Ok(_current) = self.gpu.enter() {
             // SAFETY: it was pinned once, and no work uses it any more.
-            unsafe { (sharing.cuMemHostUnregister)(self.host.as_ptr().cast()) };
+            unsafe { sys::cuMemHostUnregister(self.host.as_ptr().cast()) };
         }
     }
 }

@@ -7,7 +7,7 @@ use super::endpoint::NcclPath;
 use super::library::{Comm, Libnccl, Reduction, Status, data_type, reduction};
 use super::members::Members;
 use super::queue::{NcclOperation, Stage};
-use crate::device::cuda::types::CUstream;
+use crate::device::cuda::handle::StreamHandle;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -43,7 +43,7 @@ pub(super) unsafe fn call(
     (from, to): (&Span, &Span),
     nccl: &Libnccl,
     comm: Comm,
-    stream: CUstream,
+    stream: StreamHandle,
 ) -> Status {
     let input = from.address().cast::<c_void>();
     let output = to.address().cast::<c_void>();

@@ -8,7 +8,7 @@
 //! `ncclCommAbort` ends NCCL's own work, and returns when the device has come to it: what is ahead of it on its stream has
 //! to end by itself.
 
-use crate::device::cuda::types::CUstream;
+use crate::device::cuda::handle::StreamHandle;
 use crate::dtype::{DType, ReduceOp};
 use crate::environment::variable;
 use crate::error::{Error, Result};
@@ -44,10 +44,10 @@ functions! {
     ncclCommDestroy(Comm);
     ncclCommAbort(Comm);
     ncclCommGetAsyncError(Comm, *mut Status);
-    ncclAllReduce(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
-    ncclReduceScatter(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
-    ncclAllGather(*const c_void, *mut c_void, usize, DataType, Comm, CUstream);
-    ncclBroadcast(*const c_void, *mut c_void, usize, DataType, c_int, Comm, CUstream);
+    ncclAllReduce(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, StreamHandle);
+    ncclReduceScatter(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, StreamHandle);
+    ncclAllGather(*const c_void, *mut c_void, usize, DataType, Comm, StreamHandle);
+    ncclBroadcast(*const c_void, *mut c_void, usize, DataType, c_int, Comm, StreamHandle);
 }
 
 /// Variables with values that let NCCL wait for other ranks within a call, at which nobody here is prepared for that.

@@ -7,12 +7,10 @@
 use super::CudaQueue;
 use super::arithmetic;
 use super::gpu::Gpu;
+use super::handle::StreamHandle;
 use super::launch::Filled;
-use super::library::Libcuda;
 use super::memory::DeviceMemory;
-use super::status::Status;
 use super::stream::{CudaStream, Tail};
-use super::types::{CUdeviceptr, CUstream};
 use super::watch::{Watch, Watched};
 use crate::device::elsewhere::in_order;
 use crate::device::program::Program;
@@ -20,6 +18,7 @@ use crate::device::{Allocation, Queue};
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::Span;
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -30,13 +29,8 @@ pub(crate) struct PathWork<'a> {
 }
 
 impl PathWork<'_> {
-    /// Returns the functions of the driver.
-    pub(crate) fn driver(&self) -> &'static Libcuda {
-        self.stream.gpu.driver
-    }
-
     /// Returns the stream, for calls that enqueue and return.
-    pub(crate) fn stream(&self) -> CUstream {
+    pub(crate) fn stream(&self) -> StreamHandle {
         self.stream.handle
     }
 
@@ -44,7 +38,7 @@ impl PathWork<'_> {
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
-    pub(crate) fn expect(&self, status: Status, doing: &str) -> Result<()> {
+    pub(crate) fn expect(&self, status: CUresult, doing: &str) -> Result<()> {
         self.stream.gpu.expect(status, doing)
     }
 

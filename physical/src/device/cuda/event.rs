@@ -1,9 +1,9 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
 use super::gpu::Gpu;
+use super::handle::{EventHandle, StreamHandle};
 use super::refusal::Snapshot;
 use super::stream::CudaStream;
-use super::types::{CUevent, CUstream};
 use super::watch::Doubt;
 use crate::alarm::Alarm;
 use crate::device::{Event, Failure};
@@ -11,6 +11,7 @@ use crate::doorbell::Bell;
 use crate::error::Result;
 use crate::lock::lock;
 use crate::runtime;
+use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ const SPIN: Duration = Duration::from_micros(20);
 
 /// A recorded event of the driver; it is recorded once.
 pub(super) struct Recorded {
-    pub(super) handle: CUevent,
+    pub(super) handle: EventHandle,
     /// Number of the event on its stream, from 1 on.
     pub(super) number: u64,
     pub(super) gpu: Arc<Gpu>,
@@ -161,7 +162,7 @@ impl Pending {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
-    pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: CUstream) -> Result<()> {
+    pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: StreamHandle) -> Result<()> {
         /// Rings on a thread of the driver, where calls of the driver are not allowed.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
@@ -169,7 +170,7 @@ impl Pending {
         }
         let pending = Arc::into_raw(self);
         // SAFETY: the stream is valid, and the function accepts this argument.
-        let status = unsafe { (gpu.driver.cuLaunchHostFunc)(stream, ring, pending.cast_mut().cast()) };
+        let status = unsafe { sys::cuLaunchHostFunc(stream.0, Some(ring), pending.cast_mut().cast()) };
         gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
             // SAFETY: the driver has refused, and so does not call the function.
             drop(unsafe { Arc::from_raw(pending) });

@@ -18,13 +18,14 @@
 //! thread, so only a call on the right thread finds it, and the device may release memory on any thread.
 
 use super::gpu::Gpu;
+use super::handle::{Handle, StreamHandle};
 use super::stream::CudaStream;
 use super::timestamp::{CudaTimestamp, Unknown};
-use super::types::CUstream;
 use super::{Cuda, CudaQueue};
 use crate::device::{Queue, Timestamp, WaitPlace, at};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 /// Dropping it does not wait.
 pub struct ForeignStream {
     gpu: Arc<Gpu>,
-    handle: CUstream,
+    handle: StreamHandle,
     _keeper: Keeper,
 }
 
@@ -46,7 +47,7 @@ impl Cuda {
     /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long
     /// as `keeper`.
     pub unsafe fn foreign_stream(&self, handle: *mut c_void, keeper: Keeper) -> ForeignStream {
-        ForeignStream { gpu: Arc::clone(&self.0), handle: CUstream::of(handle), _keeper: keeper }
+        ForeignStream { gpu: Arc::clone(&self.0), handle: Handle(handle.cast()), _keeper: keeper }
     }
 }
 
@@ -62,12 +63,12 @@ impl ForeignStream {
         self.check_not_captured()?;
         let event = self.gpu.event()?;
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuEventRecord)(event, self.handle) };
+        let status = unsafe { sys::cuEventRecord(event.0, self.handle.0) };
         let recorded = self.gpu.expect(status, "record an event on another library's stream");
         let waits = recorded.and_then(|()| {
-            let wait = self.gpu.driver.cuStreamWaitEvent;
             // SAFETY: as above; the driver notes which recording is meant before it returns.
-            let status = at(WaitPlace::BehindForeign, || unsafe { wait(own.handle, event, 0) });
+            let wait = || unsafe { sys::cuStreamWaitEvent(own.handle.0, event.0, 0) };
+            let status = at(WaitPlace::BehindForeign, wait);
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
@@ -85,9 +86,9 @@ impl ForeignStream {
         let _current = self.gpu.enter()?;
         self.check_not_captured()?;
         let Some(recorded) = event.recorded() else { return queue.check() };
-        let wait = self.gpu.driver.cuStreamWaitEvent;
         // SAFETY: both handles are there.
-        let status = at(WaitPlace::ForeignBehind, || unsafe { wait(self.handle, recorded.handle, 0) });
+        let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
+        let status = at(WaitPlace::ForeignBehind, wait);
         self.gpu.expect(status, "let another library's stream wait")
     }
 
@@ -109,11 +110,11 @@ impl ForeignStream {
 
     /// Fails while a graph is captured from the stream: an event of it would draw the queue into the graph.
     fn check_not_captured(&self) -> Result<()> {
-        let mut status = 0;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
         // SAFETY: the handle is there, and so is the place for one number.
-        let asked = unsafe { (self.gpu.driver.cuStreamIsCapturing)(self.handle, &mut status) };
+        let asked = unsafe { sys::cuStreamIsCapturing(self.handle.0, (&raw mut status).cast()) };
         self.gpu.expect(asked, "query graph capture on another library's stream")?;
-        if status == 0 {
+        if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32 {
             return Ok(());
         }
         let what = format!("another library is capturing a graph from its stream on {}", self.gpu.name);
@@ -130,5 +131,5 @@ impl fmt::Debug for ForeignStream {
 /// Returns the driver's `CUstream` of a GPU's queue, for another library to wait for it, or to make it wait; `None`
 /// for a queue of another device. It lives as long as the queue, memory of it, or work on it.
 pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
-    CudaQueue::of(queue).map(|queue| queue.0.handle.raw())
+    CudaQueue::of(queue).map(|queue| queue.0.handle.0.cast())
 }

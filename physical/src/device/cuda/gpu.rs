@@ -1,47 +1,44 @@
 //! One GPU in this process: its primary context, and the state that the device's queues share.
 
 use super::arithmetic;
+use super::handle::{ContextHandle, EventHandle, PoolHandle, StreamHandle};
 use super::kinds::{self, Kinds};
-use super::library::Libcuda;
+use super::library::{self, Driver, driver};
 use super::modules::Loaded;
 use super::pool::Pool;
-use super::status::Status;
+use super::status::is_final;
 use super::sweeper::{InFlight, Sweeper};
 use super::timestamp::GpuClock;
-use super::types::{
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
-    CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CU_EVENT_DISABLE_TIMING,
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUmemPoolProps,
-    CUmemoryPool, CUstream, CUuuid,
-};
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use cudarc::driver::sys::{
+    self, CUdevice, CUdevice_attribute as Attribute, CUevent_flags, CUmemAllocationType, CUmemLocation,
+    CUmemLocationType, CUmemPool_attribute, CUmemPoolProps, CUresult, CUstream_flags, CUstreamCaptureMode,
+};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// A GPU that is in use by this process.
 pub(crate) struct Gpu {
-    pub(crate) driver: &'static Libcuda,
+    pub(crate) driver: &'static Driver,
     /// Name in messages: `cuda:0`.
     pub(crate) name: String,
     pub(crate) about: Description,
     /// Number of the GPU in the driver's order.
     pub(crate) device: CUdevice,
     /// The context of the device, shared by all libraries of a process.
-    pub(crate) context: CUcontext,
+    pub(crate) context: ContextHandle,
     /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
     /// that other libraries have.
-    pub(super) pool: Option<CUmemoryPool>,
+    pub(super) pool: Option<PoolHandle>,
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
     /// Streams that there are.
     pub(super) streams: Mutex<Vec<Weak<dyn InFlight>>>,
     /// Unused events of the driver, without times.
-    events: Mutex<Vec<CUevent>>,
+    events: Mutex<Vec<EventHandle>>,
     pub(super) clock: GpuClock,
     pub(super) loaded: Loaded,
     pub(super) kinds: Kinds,
@@ -75,7 +72,7 @@ impl Gpu {
     /// Returns the GPU of this number, which all that ask for it share as long as one of them has it.
     ///
     /// # Errors
-    /// As [`Libcuda::get`]; [`Error::Usage`] if there are fewer GPUs; [`Error::System`] if the driver refuses.
+    /// As [`driver`]; [`Error::Usage`] if there are fewer GPUs; [`Error::System`] if the driver refuses.
     pub(super) fn get(index: usize) -> Result<Arc<Self>> {
         static USED: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
         let mut used = lock(&USED);
@@ -90,15 +87,15 @@ impl Gpu {
     }
 
     fn open(index: usize) -> Result<Self> {
-        let driver = Libcuda::get()?;
-        let device = device(driver, index)?;
-        let about = describe(driver, index, device)?;
-        let has_pools = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
+        let driver = driver()?;
+        let device = device(index)?;
+        let about = describe(index, device)?;
+        let has_pools = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
         let sweeper = Sweeper::start()?;
-        let mut context = CUcontext::NONE;
+        let mut context = ContextHandle::NONE;
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
-        driver.expect(status, &format!("open cuda:{index}")).inspect_err(|_| sweeper.end())?;
+        let status = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context.0, device) };
+        library::expect(status, &format!("open cuda:{index}")).inspect_err(|_| sweeper.end())?;
         sweeper.end_with_process();
         let mut gpu = Gpu {
             driver,
@@ -133,21 +130,24 @@ impl Gpu {
     /// Creates a pool that keeps freed memory for the next allocation, instead of returning it whenever a thread
     /// synchronises. If the pool is empty, an allocation fails and does not wait for another stream's work: through
     /// another rank, that work may wait for this stream.
-    fn create_pool(&self) -> Result<CUmemoryPool> {
+    fn create_pool(&self) -> Result<PoolHandle> {
         let _current = self.enter()?;
-        let mut pool = CUmemoryPool::NONE;
+        let mut pool = PoolHandle::NONE;
         // SAFETY: the place is there for one handle, and the properties are there.
-        let status = unsafe { (self.driver.cuMemPoolCreate)(&mut pool, &CUmemPoolProps::of(self.device)) };
+        let status = unsafe { sys::cuMemPoolCreate(&mut pool.0, &pool_of(self.device)) };
         self.expect(status, "create a memory pool")?;
         let mut threshold = u64::MAX;
         let mut may_wait: c_int = 0;
-        let attributes: [(c_uint, *mut c_void); 2] = [
-            (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast()),
-            (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, (&raw mut may_wait).cast()),
+        let attributes: [(CUmemPool_attribute, *mut c_void); 2] = [
+            (CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast()),
+            (
+                CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                (&raw mut may_wait).cast(),
+            ),
         ];
         for (attribute, value) in attributes {
             // SAFETY: the first is a number of 64 bits, the second of 32, which are there.
-            let status = unsafe { (self.driver.cuMemPoolSetAttribute)(pool, attribute, value) };
+            let status = unsafe { sys::cuMemPoolSetAttribute(pool.0, attribute, value) };
             self.expect(status, "set up the memory pool")?;
         }
         Ok(pool)
@@ -160,18 +160,19 @@ impl Gpu {
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
-        let mut before = CUcontext::NONE;
+        let mut before = ContextHandle::NONE;
         // If another library has destroyed its context, this fails, and no context is restored.
         // SAFETY: the place is there for one handle.
-        unsafe { (self.driver.cuCtxGetCurrent)(&mut before) };
+        unsafe { sys::cuCtxGetCurrent(&mut before.0) };
         if before != self.context {
             // SAFETY: the context is retained as long as this lives.
-            let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
+            let status = unsafe { sys::cuCtxSetCurrent(self.context.0) };
             self.expect(status, "make the context current")?;
         }
-        let mut entered = Entered { gpu: self, before, mode: CU_STREAM_CAPTURE_MODE_RELAXED };
+        let mut entered =
+            Entered { gpu: self, before, mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32 };
         // SAFETY: the place holds a number, and is there for one.
-        let status = unsafe { (self.driver.cuThreadExchangeStreamCaptureMode)(&mut entered.mode) };
+        let status = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut entered.mode).cast()) };
         self.expect(status, "work during graph captures of other libraries")?;
         Ok(entered)
     }
@@ -181,9 +182,9 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
-    pub(crate) fn expect(&self, status: Status, doing: &str) -> Result<()> {
-        match self.driver.expect(status, &format!("{doing} on {}", self.name)) {
-            Err(error) if status.is_final() => Err(self.lose(error)),
+    pub(crate) fn expect(&self, status: CUresult, doing: &str) -> Result<()> {
+        match library::expect(status, &format!("{doing} on {}", self.name)) {
+            Err(error) if is_final(status) => Err(self.lose(error)),
             outcome => outcome,
         }
     }
@@ -205,9 +206,10 @@ impl Gpu {
     /// # Errors
     /// [`Error::System`] if the driver refuses.
     pub(super) fn place(&self) -> Result<[c_int; 3]> {
-        let of = |which| attribute(self.driver, self.device, which);
-        let domain = of(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
-        Ok([domain, of(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?, of(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?])
+        let of = |which| attribute(self.device, which);
+        let domain = of(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = of(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        Ok([domain, bus, of(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?])
     }
 
     /// Returns the identities of the other GPUs that this process sees whose memory this one reads directly.
@@ -215,8 +217,8 @@ impl Gpu {
     /// # Errors
     /// [`Error::System`] if the driver refuses.
     pub(super) fn reaches(&self) -> Result<Vec<[u8; 16]>> {
-        let peers = peers_of(self.driver, self.about.index)?.into_iter();
-        peers.map(|peer| Ok(describe(self.driver, peer, device(self.driver, peer)?)?.uuid)).collect()
+        let peers = peers_of(self.about.index)?.into_iter();
+        peers.map(|peer| Ok(describe(peer, device(peer)?)?.uuid)).collect()
     }
 
     /// Lets this GPU access the memory of the GPU in this process with this identity.
@@ -232,8 +234,8 @@ impl Gpu {
         let other = Gpu::get(other.index)?;
         let _current = self.enter()?;
         // SAFETY: both contexts are there.
-        let status = unsafe { (self.driver.sharing()?.cuCtxEnablePeerAccess)(other.context, 0) };
-        if status == Status::PEER_ACCESS_ALREADY_ENABLED {
+        let status = unsafe { sys::cuCtxEnablePeerAccess(other.context.0, 0) };
+        if status == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
             return Ok(());
         }
         self.expect(status, &format!("reach the memory of {}", other.name))
@@ -245,34 +247,35 @@ impl Gpu {
         let mut free = 0;
         let mut all = 0;
         // SAFETY: the places are there for one number each.
-        let status = unsafe { (self.driver.cuMemGetInfo_v2)(&mut free, &mut all) };
+        let status = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut all) };
         self.expect(status, "ask for the free memory")?;
         Ok((free, all))
     }
 
     /// Creates a stream of the driver that does not implicitly wait for other streams.
-    pub(super) fn create_stream(&self) -> Result<CUstream> {
+    pub(super) fn create_stream(&self) -> Result<StreamHandle> {
         let _current = self.enter()?;
-        let mut stream = CUstream::NONE;
+        let mut stream = StreamHandle::NONE;
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuStreamCreate)(&mut stream, CU_STREAM_NON_BLOCKING) };
+        let status =
+            unsafe { sys::cuStreamCreate(&mut stream.0, CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
         self.expect(status, "create a stream")?;
         Ok(stream)
     }
 
     /// Returns an unused event of the driver.
-    pub(super) fn event(&self) -> Result<CUevent> {
+    pub(super) fn event(&self) -> Result<EventHandle> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
         }
-        self.create_event(CU_EVENT_DISABLE_TIMING)
+        self.create_event(CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
     /// Creates an event of the driver; the context must be current.
-    pub(super) fn create_event(&self, flags: c_uint) -> Result<CUevent> {
-        let mut event = CUevent::NONE;
+    pub(super) fn create_event(&self, flags: CUevent_flags) -> Result<EventHandle> {
+        let mut event = EventHandle::NONE;
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuEventCreate)(&mut event, flags) };
+        let status = unsafe { sys::cuEventCreate(&mut event.0, flags as u32) };
         self.expect(status, "create an event")?;
         Ok(event)
     }
@@ -302,7 +305,7 @@ impl Gpu {
     pub(super) fn trim_pool(&self) {
         if let Some(pool) = self.pool {
             // SAFETY: the pool is there. Memory in use stays.
-            unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
+            unsafe { sys::cuMemPoolTrimTo(pool.0, 0) };
         }
     }
 
@@ -318,7 +321,7 @@ impl Gpu {
     pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and it is not in use.
-            unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };
+            unsafe { sys::cuMemFreeHost(with_exposed_provenance_mut(address)) };
         }
     }
 
@@ -326,22 +329,22 @@ impl Gpu {
     fn free(&self, kept: &Pool) {
         for address in kept.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and it is not in use.
-            unsafe { (self.driver.cuMemFree_v2)(address as u64) };
+            unsafe { sys::cuMemFree_v2(address as u64) };
         }
     }
 
     /// Returns true once an event has happened, and if nothing works here any more.
-    pub(super) fn has_happened(&self, event: CUevent) -> bool {
+    pub(super) fn has_happened(&self, event: EventHandle) -> bool {
         if self.lost().is_some() {
             return true;
         }
         let query = |_current| {
             // SAFETY: the event is there, and was recorded.
-            let status = unsafe { (self.driver.cuEventQuery)(event) };
-            if status == Status::NOT_READY {
+            let status = unsafe { sys::cuEventQuery(event.0) };
+            if status == CUresult::CUDA_ERROR_NOT_READY {
                 return Ok(false);
             }
-            self.driver.expect(status, &format!("continue the work of {}", self.name)).map(|()| true)
+            library::expect(status, &format!("continue the work of {}", self.name)).map(|()| true)
         };
         // Otherwise waiting threads would never continue.
         self.enter().and_then(query).unwrap_or_else(|error| {
@@ -351,7 +354,7 @@ impl Gpu {
     }
 
     /// Takes an event back. Queues that still wait for it keep waiting.
-    pub(super) fn give_back(&self, event: CUevent) {
+    pub(super) fn give_back(&self, event: EventHandle) {
         lock(&self.events).push(event);
     }
 }
@@ -361,98 +364,106 @@ impl Drop for Gpu {
         self.sweeper.end();
         // Where the device is lost these fail, and there is nothing left to free.
         if let Ok(_current) = self.enter() {
-            self.loaded.unload(self.driver);
+            self.loaded.unload();
             for event in lock(&self.events).drain(..) {
                 // SAFETY: the driver made it, and it is not in use.
-                unsafe { (self.driver.cuEventDestroy_v2)(event) };
+                unsafe { sys::cuEventDestroy_v2(event.0) };
             }
-            self.clock.destroy(self);
+            self.clock.destroy();
             self.free_kept();
             if let Some(pool) = self.pool {
                 // SAFETY: the driver made it, and all of its memory was freed, even if that is still to happen.
-                unsafe { (self.driver.cuMemPoolDestroy)(pool) };
+                unsafe { sys::cuMemPoolDestroy(pool.0) };
             }
         }
         // SAFETY: it was retained once, and all that was made in it is gone.
-        unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
+}
+
+/// Returns the properties of a pool in the memory of a device, which no other process shares.
+fn pool_of(device: CUdevice) -> CUmemPoolProps {
+    // SAFETY: zeros are a value of every field, in all versions of CUDA, and stand for what the program leaves open.
+    let mut pool: CUmemPoolProps = unsafe { std::mem::zeroed() };
+    pool.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    // The type, and a number of 32 bits, which is in a union from CUDA 13.2 on.
+    const _: () = assert!(size_of::<CUmemLocation>() == 8 && align_of::<CUmemLocation>() == 4);
+    let place = [CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_int, device];
+    // SAFETY: the place has this layout, and the type is one of its enum.
+    unsafe { (&raw mut pool.location).cast::<[c_int; 2]>().write(place) };
+    pool
 }
 
 /// A thread with a current GPU context. On drop, the thread gets its earlier context back.
 pub(crate) struct Entered<'a> {
     gpu: &'a Gpu,
     /// The earlier context: another library's, this one, or null.
-    before: CUcontext,
+    before: ContextHandle,
     /// Mode of the thread's calls during graph captures.
-    mode: c_uint,
+    mode: u32,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         // SAFETY: the place holds a number, and is there for one.
-        unsafe { (self.gpu.driver.cuThreadExchangeStreamCaptureMode)(&mut self.mode) };
+        unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut self.mode).cast()) };
         if self.before != self.gpu.context {
             // SAFETY: it was current before, or is null.
-            unsafe { (self.gpu.driver.cuCtxSetCurrent)(self.before) };
+            unsafe { sys::cuCtxSetCurrent(self.before.0) };
         }
     }
 }
 
 /// Returns the descriptions of all GPUs that this process sees.
 pub(super) fn describe_all() -> Result<Vec<Description>> {
-    let driver = Libcuda::get()?;
-    (0..count(driver)?).map(|index| describe(driver, index, device(driver, index)?)).collect()
+    driver()?;
+    (0..count()?).map(|index| describe(index, device(index)?)).collect()
 }
 
 /// Returns the version of CUDA that the driver is made for, as major and minor number.
 pub(super) fn driver_version() -> Result<(u32, u32)> {
-    let driver = Libcuda::get()?;
-    let mut version = 0;
-    // SAFETY: the place is there for one number.
-    let status = unsafe { (driver.cuDriverGetVersion)(&mut version) };
-    driver.expect(status, "ask for the driver's version")?;
-    let version = version.unsigned_abs();
+    driver()?;
+    let version = library::version()?.unsigned_abs();
     Ok((version / 1000, version % 1000 / 10))
 }
 
 /// Returns the numbers of the other GPUs whose memory each one reads directly.
 pub(super) fn peers() -> Result<Vec<Vec<usize>>> {
-    let driver = Libcuda::get()?;
-    (0..count(driver)?).map(|index| peers_of(driver, index)).collect()
+    driver()?;
+    (0..count()?).map(peers_of).collect()
 }
 
 /// Returns the numbers of the other GPUs whose memory a GPU reads directly.
-fn peers_of(driver: &Libcuda, index: usize) -> Result<Vec<usize>> {
-    // A driver that is without these functions reaches nothing.
-    let Ok(sharing) = driver.sharing() else { return Ok(Vec::new()) };
-    let own = device(driver, index)?;
+fn peers_of(index: usize) -> Result<Vec<usize>> {
+    let own = device(index)?;
     let reads = |peer: &usize| -> Result<bool> {
         let mut can: c_int = 0;
         // SAFETY: the place is there for one number.
-        let status = unsafe { (sharing.cuDeviceCanAccessPeer)(&mut can, own, device(driver, *peer)?) };
-        driver.expect(status, &format!("ask whether cuda:{index} reaches cuda:{peer}"))?;
+        let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, device(*peer)?) };
+        library::expect(status, &format!("ask whether cuda:{index} reaches cuda:{peer}"))?;
         Ok(can != 0)
     };
-    let others = (0..count(driver)?).filter(|peer| *peer != index);
+    let others = (0..count()?).filter(|peer| *peer != index);
     others.filter_map(|peer| reads(&peer).map(|reads| reads.then_some(peer)).transpose()).collect()
 }
 
 /// Returns how many GPUs this process sees.
 pub(super) fn count_all() -> Result<usize> {
-    count(Libcuda::get()?)
+    driver()?;
+    count()
 }
 
 /// Returns the number of GPUs.
-fn count(driver: &Libcuda) -> Result<usize> {
+fn count() -> Result<usize> {
     let mut count: c_int = 0;
     // SAFETY: the place is there for one number.
-    let status = unsafe { (driver.cuDeviceGetCount)(&mut count) };
-    driver.expect(status, "count GPUs")?;
+    let status = unsafe { sys::cuDeviceGetCount(&mut count) };
+    library::expect(status, "count GPUs")?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-fn device(driver: &Libcuda, index: usize) -> Result<CUdevice> {
-    let count = count(driver)?;
+fn device(index: usize) -> Result<CUdevice> {
+    let count = count()?;
     let number = c_int::try_from(index).ok().filter(|_| index < count);
     let Some(number) = number else {
         let what = format!("cuda:{index} does not exist: the driver shows {count} GPUs");
@@ -460,37 +471,37 @@ fn device(driver: &Libcuda, index: usize) -> Result<CUdevice> {
     };
     let mut device = 0;
     // SAFETY: the place is there for one number.
-    let status = unsafe { (driver.cuDeviceGet)(&mut device, number) };
-    driver.expect(status, &format!("find cuda:{index}"))?;
+    let status = unsafe { sys::cuDeviceGet(&mut device, number) };
+    library::expect(status, &format!("find cuda:{index}"))?;
     Ok(device)
 }
 
-fn describe(driver: &Libcuda, index: usize, device: CUdevice) -> Result<Description> {
+fn describe(index: usize, device: CUdevice) -> Result<Description> {
     let doing = format!("describe cuda:{index}");
     let mut name = [0 as c_char; 256];
     // SAFETY: the place is there for as many letters.
-    let status = unsafe { (driver.cuDeviceGetName)(name.as_mut_ptr(), 255, device) };
-    driver.expect(status, &doing)?;
-    let mut uuid = CUuuid { bytes: [0; 16] };
+    let status = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 255, device) };
+    library::expect(status, &doing)?;
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the place is there.
-    let status = unsafe { (driver.cuDeviceGetUuid_v2)(&mut uuid, device) };
-    driver.expect(status, &doing)?;
+    let status = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
+    library::expect(status, &doing)?;
     let mut memory = 0;
     // SAFETY: the place is there for one number.
-    let status = unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) };
-    driver.expect(status, &doing)?;
-    let major = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let status = unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) };
+    library::expect(status, &doing)?;
+    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     // SAFETY: the array ends with 0, as its last letter was not for the driver to write.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    let uuid = uuid.bytes;
+    let uuid = uuid.bytes.map(|byte| byte as u8);
     Ok(Description { index, name, uuid, capability: (major.unsigned_abs(), minor.unsigned_abs()), memory })
 }
 
-fn attribute(driver: &Libcuda, device: CUdevice, attribute: c_uint) -> Result<c_int> {
+fn attribute(device: CUdevice, attribute: Attribute) -> Result<c_int> {
     let mut value = 0;
     // SAFETY: the place is there for one number.
-    let status = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };
-    driver.expect(status, "ask for an attribute of a GPU")?;
+    let status = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
+    library::expect(status, "ask for an attribute of a GPU")?;
     Ok(value)
 }

@@ -4,6 +4,7 @@ use super::memory::Room;
 use super::stream::{CudaStream, Tail};
 use crate::device::program::{Argument, Launch, Module, Program};
 use crate::error::{Error, Result};
+use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ impl CudaStream {
         // SAFETY: the function and the stream are valid. Each parameter has a place of its size, lowest bytes first,
         // as `taking` has checked. Kernels are responsible for their use of addresses.
         let status = unsafe {
-            (gpu.driver.cuLaunchKernel)(
-                function,
+            sys::cuLaunchKernel(
+                function.0,
                 blocks,
                 1,
                 1,
@@ -64,7 +65,7 @@ impl CudaStream {
                 1,
                 1,
                 0,
-                self.handle,
+                self.handle.0,
                 places.as_mut_ptr(),
                 null_mut(),
             )

@@ -1,14 +1,15 @@
 //! Memory of a GPU, and pinned memory of the host, to and from which it copies at full speed.
 
 use super::gpu::Gpu;
+use super::handle::{PoolHandle, StreamHandle};
+use super::library;
 use super::pool::Pool;
-use super::status::Status;
 use super::stream::CudaStream;
-use super::types::{CU_MEMHOSTALLOC_PORTABLE, CUmemoryPool, CUstream};
 use crate::device::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{ALIGNMENT, Buffer};
+use cudarc::driver::sys::{self, CUresult};
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
@@ -26,7 +27,7 @@ const LENT: usize = 2 << 20;
 #[derive(Clone, Copy)]
 enum Source {
     /// The device's pool, in stream order.
-    Pool(CUmemoryPool),
+    Pool(PoolHandle),
     /// Memory kept from earlier allocations, if pools are unsupported.
     Kept,
     /// Memory that can be shared with other processes, kept from earlier allocations of the kind. The driver frees
@@ -59,7 +60,7 @@ pub(super) struct Room {
     pub(super) bytes: usize,
     source: Source,
     gpu: Arc<Gpu>,
-    stream: CUstream,
+    stream: StreamHandle,
 }
 
 impl Room {
@@ -109,16 +110,16 @@ impl Room {
         };
         let mut address = kept.unwrap_or(0) as u64;
         let mut allocate = || match source {
-            _ if address != 0 => Status::SUCCESS,
+            _ if address != 0 => CUresult::CUDA_SUCCESS,
             // SAFETY: the place is there for one address, the pool is there, and the stream lives.
             Source::Pool(pool) => unsafe {
-                (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool, stream)
+                sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool.0, stream.0)
             },
             // SAFETY: the place is there for one address.
-            Source::Kept | Source::Lent => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
+            Source::Kept | Source::Lent => unsafe { sys::cuMemAlloc_v2(&mut address, bytes) },
         };
         let mut status = allocate();
-        if status == Status::OUT_OF_MEMORY {
+        if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             gpu.trim_pool();
             if is_last {
                 gpu.free_kept()
@@ -127,7 +128,7 @@ impl Room {
             }
             status = allocate();
         }
-        if status == Status::OUT_OF_MEMORY {
+        if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Ok(None);
         }
         gpu.expect(status, &format!("allocate {bytes} bytes"))?;
@@ -144,7 +145,7 @@ impl Drop for Room {
                 // Where the device is lost this fails, and there is nothing left to free.
                 let Ok(_current) = self.gpu.enter() else { return };
                 // SAFETY: it was allocated so, and it is no longer in use.
-                unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream) };
+                unsafe { sys::cuMemFreeAsync(self.address, self.stream.0) };
             }
         }
     }
@@ -188,7 +189,7 @@ fn out_of_memory(gpu: &Gpu, bytes: usize) -> Error {
     let (free, all) = gpu.free_memory().unwrap_or_default();
     let doing = format!("allocate {bytes} bytes on {}, where {free} of {all} are free", gpu.name);
     let remedy = "use smaller or fewer buffers, or check for other programs on the GPU";
-    Error::system(doing, gpu.driver.cause(Status::OUT_OF_MEMORY), remedy)
+    Error::system(doing, library::cause(CUresult::CUDA_ERROR_OUT_OF_MEMORY), remedy)
 }
 
 /// Pinned memory of the host. On drop, neither the host nor the device uses it any more.
@@ -243,13 +244,13 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     let mut allocate = || {
         // Not write-combined, as the host reads it.
         // SAFETY: the place is there for one address.
-        unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE) }
+        unsafe { sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }
     };
     if gpu.pinned.is_overfull() {
         gpu.if_idle(Gpu::free_pinned);
     }
     let mut status = allocate();
-    if status == Status::OUT_OF_MEMORY {
+    if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
         gpu.free_kept();
         status = allocate();
     }

@@ -1,6 +1,6 @@
 //! NVIDIA GPUs: memory and arithmetic through the driver; a machine needs nothing else.
 //!
-//! `library` finds the driver, `gpu` is a device in this process, `stream` orders work and keeps its values, `event`
+//! `library` finds the driver, `handle` has its types for threads, `gpu` is a device in this process, `stream` orders work and keeps its values, `event`
 //! has its points, `timestamp` their times. `memory` has device memory and pinned host memory; `modules`, `launch`
 //! and `arithmetic` have the kernels; `kinds` and `refusal` handle what kernels refuse; `queue` combines them. Paths
 //! between devices use `enqueue` and `watch`; `foreign` and `exchange` are for other libraries' streams and tensors.
@@ -14,6 +14,7 @@ mod event;
 mod exchange;
 mod foreign;
 pub(crate) mod gpu;
+pub(crate) mod handle;
 mod kinds;
 mod launch;
 pub(crate) mod library;
@@ -28,7 +29,6 @@ pub(crate) mod status;
 mod stream;
 mod sweeper;
 mod timestamp;
-pub(crate) mod types;
 mod watch;
 
 pub use exchange::{DeviceTensor, Exchange};

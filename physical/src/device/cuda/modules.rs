@@ -1,13 +1,13 @@
 //! Modules of kernels that are loaded once, and their entries.
 
 use super::gpu::Gpu;
-use super::library::Libcuda;
+use super::handle::{FunctionHandle, ModuleHandle};
 use super::nvrtc;
-use super::status::Status;
-use super::types::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CUfunction, CUmodule};
+use super::status::is_of_code;
 use crate::device::program::{Code, Launch, Module, Program, entry_names, parameter_sizes, unpack};
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use cudarc::driver::sys::{self, CUjit_option, CUresult};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -18,7 +18,7 @@ const LOG: usize = 4096;
 
 /// A module in the driver, with its entries.
 struct InDriver {
-    module: CUmodule,
+    module: ModuleHandle,
     text: Cow<'static, str>,
     /// All kernels declared in its text, which are loaded with it. Otherwise the driver would load each at its first
     /// launch, and may then wait for all work of the device. Kernels found only by name are added on first use.
@@ -27,14 +27,14 @@ struct InDriver {
 
 /// An entry of a module.
 struct Entry {
-    function: CUfunction,
+    function: FunctionHandle,
     /// Sizes of its parameters, in bytes; `None` if the text does not declare them, as the fake compiler's.
     parameters: Option<Vec<usize>>,
 }
 
 impl Entry {
     /// Returns the function if it accepts the arguments of a launch: the driver would otherwise read past them.
-    fn taking(&self, launch: &Launch) -> Result<CUfunction> {
+    fn taking(&self, launch: &Launch) -> Result<FunctionHandle> {
         let sizes = || launch.arguments.iter().map(|argument| argument.parameter().size());
         if self.parameters.as_ref().is_none_or(|parameters| sizes().eq(parameters.iter().copied())) {
             return Ok(self.function);
@@ -46,7 +46,7 @@ impl Entry {
 
 impl InDriver {
     /// Returns the function of a launch.
-    fn function(&self, gpu: &Gpu, module: &Module, launch: &Launch) -> Result<CUfunction> {
+    fn function(&self, gpu: &Gpu, module: &Module, launch: &Launch) -> Result<FunctionHandle> {
         let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(launch.entry) {
             return entry.taking(launch);
@@ -58,10 +58,10 @@ impl InDriver {
     /// Asks the driver for an entry, where the context is current.
     fn find(&self, gpu: &Gpu, module: &Module, entry: &str) -> Result<Entry> {
         let name = format!("{entry}\0");
-        let mut function = CUfunction::NONE;
+        let mut function = FunctionHandle::NONE;
         // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
         let status =
-            unsafe { (gpu.driver.cuModuleGetFunction)(&mut function, self.module, name.as_ptr().cast()) };
+            unsafe { sys::cuModuleGetFunction(&mut function.0, self.module.0, name.as_ptr().cast()) };
         gpu.expect(status, &format!("find the kernel {entry} of {}", module.name))?;
         Ok(Entry { function, parameters: parameter_sizes(&self.text, entry) })
     }
@@ -102,11 +102,11 @@ impl Loaded {
     }
 
     /// Drops all modules, where the context is current and nothing runs.
-    pub(super) fn unload(&self, driver: &Libcuda) {
+    pub(super) fn unload(&self) {
         for slot in lock(&self.0).drain().map(|(_, slot)| slot) {
             if let Some(Ok(loaded)) = lock(&slot).take() {
                 // SAFETY: the driver loaded it, and none of its kernels runs.
-                unsafe { (driver.cuModuleUnload)(loaded.module) };
+                unsafe { sys::cuModuleUnload(loaded.module.0) };
             }
         }
     }
@@ -132,13 +132,13 @@ fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, Not
         Code::Packed(packed) => Cow::Owned(unpack(module.name, packed)?),
         Code::Cuda(text) => Cow::Owned(nvrtc::compile(module.name, text, gpu.about.capability)?),
     };
-    let mut loaded = load_text(gpu, &text);
-    if loaded.0 == Status::OUT_OF_MEMORY {
+    let mut loaded = load_text(&text);
+    if loaded.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
         gpu.free_kept();
-        loaded = load_text(gpu, &text);
+        loaded = load_text(&text);
     }
     let (status, handle, reason) = loaded;
-    let may_pass = !status.is_of_code();
+    let may_pass = !is_of_code(status);
     gpu.expect(status, &format!("load the kernels of {}{reason}", module.name))
         .map_err(|error| NotLoaded { error: error.into(), may_pass })?;
     let loaded = InDriver { module: handle, text, entries: Mutex::default() };
@@ -150,18 +150,18 @@ fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, Not
 }
 
 /// Loads a module's text into the driver. Returns the status, with the driver's reason in brackets if it has one.
-fn load_text(gpu: &Gpu, text: &str) -> (Status, CUmodule, String) {
+fn load_text(text: &str) -> (CUresult, ModuleHandle, String) {
     let ended = format!("{text}\0");
-    let mut handle = CUmodule::NONE;
+    let mut handle = ModuleHandle::NONE;
     let mut log = vec![0u8; LOG];
-    let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut options =
+        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     // The driver takes numbers in place of pointers, and the log's last byte stays 0.
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
     let text = ended.as_ptr().cast();
     // SAFETY: the place is there for one handle, the text ends with 0, and each option has the value that it asks for.
-    let status = unsafe {
-        (gpu.driver.cuModuleLoadDataEx)(&mut handle, text, 2, options.as_mut_ptr(), values.as_mut_ptr())
-    };
+    let status =
+        unsafe { sys::cuModuleLoadDataEx(&mut handle.0, text, 2, options.as_mut_ptr(), values.as_mut_ptr()) };
     let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
     let reason = log.lines().next().map_or(String::new(), |line| format!(" ({line})"));
     (status, handle, reason)
@@ -193,7 +193,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Loaded::module`]; [`Error::Usage`] if the kernel has other parameters.
-    pub(super) fn function(&self, module: &'static Module, launch: &Launch) -> Result<CUfunction> {
+    pub(super) fn function(&self, module: &'static Module, launch: &Launch) -> Result<FunctionHandle> {
         self.loaded.module(self, module)?.function(self, module, launch)
     }
 }

@@ -14,6 +14,7 @@ use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue, Time
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::memory::{Buffer, ReadView, Span, WriteView};
+use cudarc::driver::sys;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,8 +77,7 @@ impl DeviceQueue for CudaQueue {
         let address = memory.pointer();
         self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
             // SAFETY: the memory has as many bytes.
-            let status =
-                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
+            let status = unsafe { sys::cuMemsetD8Async(memory.room.address, 0, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
         Ok(Allocation { address, keeper: memory })
@@ -95,9 +95,7 @@ impl DeviceQueue for CudaQueue {
         self.0.enqueue((from, to), bytes, |(from, to), _| {
             let source = from.bytes().as_ptr().cast();
             // SAFETY: both have as many bytes, and the stream holds them until it has copied.
-            let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyHtoDAsync_v2)(address(to), source, bytes, self.0.handle)
-            };
+            let status = unsafe { sys::cuMemcpyHtoDAsync_v2(address(to), source, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes up"))
         });
     }
@@ -111,9 +109,7 @@ impl DeviceQueue for CudaQueue {
             let target = to.bytes().as_ptr().cast_mut().cast();
             // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for
             // writing, so nothing else accesses its bytes during the copy.
-            let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyDtoHAsync_v2)(target, address(from), bytes, self.0.handle)
-            };
+            let status = unsafe { sys::cuMemcpyDtoHAsync_v2(target, address(from), bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes down"))
         });
     }
@@ -125,7 +121,7 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue(to, 0, |to, _| {
             // SAFETY: the span has as many bytes.
-            let status = unsafe { (self.0.gpu.driver.cuMemsetD8Async)(address(to), 0, bytes, self.0.handle) };
+            let status = unsafe { sys::cuMemsetD8Async(address(to), 0, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
     }
@@ -137,9 +133,8 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue((from, to), 0, |(from, to), _| {
             // SAFETY: both spans have as many bytes.
-            let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyDtoDAsync_v2)(address(to), address(from), bytes, self.0.handle)
-            };
+            let status =
+                unsafe { sys::cuMemcpyDtoDAsync_v2(address(to), address(from), bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes"))
         });
     }

@@ -14,6 +14,7 @@ use super::stream::{CudaStream, Tail};
 use crate::device::Failure;
 use crate::device::program::{Argument, Launch, Program};
 use crate::error::Result;
+use cudarc::driver::sys;
 use std::sync::Arc;
 
 /// A stream's record, and its state as the host knows it.
@@ -92,7 +93,7 @@ impl CudaStream {
     /// Clears a record: no launch, and nothing else.
     fn clean(&self, record: u64) -> Result<()> {
         // SAFETY: the record is on the device and has this many bytes.
-        let status = unsafe { (self.gpu.driver.cuMemsetD8Async)(record, 0, BYTES, self.handle) };
+        let status = unsafe { sys::cuMemsetD8Async(record, 0, BYTES, self.handle.0) };
         self.gpu.expect(status, "clear the record of refusals")
     }
 
@@ -103,7 +104,7 @@ impl CudaStream {
             let copy = Pinned::new(&self.gpu, BYTES)?;
             let to = copy.address.as_ptr().cast();
             // SAFETY: both places have the size of a record, and the stream holds them until it has copied.
-            let status = unsafe { (self.gpu.driver.cuMemcpyDtoHAsync_v2)(to, record, BYTES, self.handle) };
+            let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to, record, BYTES, self.handle.0) };
             self.gpu.expect(status, "copy the record of refusals")?;
             Ok(Arc::new(Snapshot(copy)))
         });

@@ -7,16 +7,17 @@
 
 use super::event::{CudaEvent, Known, Pending, Recorded};
 use super::gpu::Gpu;
+use super::handle::StreamHandle;
 use super::memory::Room;
 use super::refusal::Refusals;
 use super::sweeper::InFlight;
-use super::types::CUstream;
 use super::watch::Doubts;
 use crate::deadline;
 use crate::device::{Event, Failure, WaitPlace, at};
 use crate::error::Result;
 use crate::lock::lock;
 use crate::memory::put_off;
+use cudarc::driver::sys;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,7 @@ type Held = Box<dyn Send>;
 /// A stream with its work in flight.
 pub(super) struct CudaStream {
     pub(super) gpu: Arc<Gpu>,
-    pub(super) handle: CUstream,
+    pub(super) handle: StreamHandle,
     /// Longest wait of the program for its work, in milliseconds.
     pub(super) limit: AtomicU64,
     tail: Mutex<Tail>,
@@ -61,7 +62,7 @@ pub(super) struct Tail {
     /// Bells that have not rung yet.
     bells: Vec<(Arc<Recorded>, Arc<Pending>)>,
     /// Stream on which events ring bells, and the number of the last of them.
-    ringing: Option<(CUstream, u64)>,
+    ringing: Option<(StreamHandle, u64)>,
     /// True if the sweeper has this stream.
     is_swept: bool,
     /// The first failure not taken yet, as far as the host knows.
@@ -209,7 +210,7 @@ impl CudaStream {
         let recorded =
             Recorded { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuEventRecord)(recorded.handle, self.handle) };
+        let status = unsafe { sys::cuEventRecord(recorded.handle.0, self.handle.0) };
         self.gpu.expect(status, "record an event")?;
         tail.recorded += 1;
         tail.works = 0;
@@ -229,7 +230,7 @@ impl CudaStream {
         let Some(recorded) = event.recorded() else { return };
         let waits = self.gpu.enter().and_then(|_current| {
             // SAFETY: both handles are there; the driver notes which recording is meant before it returns.
-            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle, recorded.handle, 0) };
+            let status = unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
             self.gpu.expect(status, "wait for an event")
         });
         if let Err(error) = waits {
@@ -321,15 +322,15 @@ impl CudaStream {
     fn ring_behind(
         &self,
         tail: &mut Tail,
-        stream: CUstream,
+        stream: StreamHandle,
         recorded: &Recorded,
         pending: Arc<Pending>,
     ) -> Result<()> {
         tail.ringing = Some((stream, recorded.number));
         let _current = self.gpu.enter()?;
-        let wait = self.gpu.driver.cuStreamWaitEvent;
         // SAFETY: both handles are there.
-        let status = at(WaitPlace::Bell, || unsafe { wait(stream, recorded.handle, 0) });
+        let status =
+            at(WaitPlace::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
         self.gpu.expect(status, "wait for an event")?;
         pending.ring_on(&self.gpu, stream)
     }
@@ -370,7 +371,7 @@ impl Drop for CudaStream {
         if let Ok(_current) = self.gpu.enter() {
             for stream in tail.ringing.map(|(stream, _)| stream).into_iter().chain([self.handle]) {
                 // SAFETY: the driver made it, and no more work is enqueued.
-                unsafe { (self.gpu.driver.cuStreamDestroy_v2)(stream) };
+                unsafe { sys::cuStreamDestroy_v2(stream.0) };
             }
         }
     }

@@ -13,11 +13,12 @@
 //! timestamp keeps the base that was in use when it was recorded.
 
 use super::gpu::Gpu;
-use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
+use super::handle::{EventHandle, StreamHandle};
 use crate::device::Timestamp;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::runtime::{self, Instant};
+use cudarc::driver::sys::{self, CUevent_flags};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{self, Duration};
@@ -36,7 +37,7 @@ const LATER: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(super) struct GpuClock {
     bases: Mutex<Bases>,
-    spare: Mutex<Vec<CUevent>>,
+    spare: Mutex<Vec<EventHandle>>,
 }
 
 #[derive(Default)]
@@ -44,30 +45,30 @@ struct Bases {
     /// Last one is in use for new timestamps; the others are those of old ones.
     all: Vec<Arc<Base>>,
     /// Stream on which nothing else runs.
-    stream: Option<CUstream>,
+    stream: Option<StreamHandle>,
     /// Moment of the last attempt to make one.
     tried: Option<Instant>,
 }
 
 /// An event that has happened, and when that was.
 struct Base {
-    event: CUevent,
+    event: EventHandle,
     moment: Instant,
     error: Duration,
 }
 
 impl GpuClock {
     /// Frees stream and events; the GPU's context must be current, and they must be unused.
-    pub(super) fn destroy(&self, gpu: &Gpu) {
+    pub(super) fn destroy(&self) {
         let Bases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
         let spare = std::mem::take(&mut *lock(&self.spare));
         for event in all.iter().map(|base| base.event).chain(spare) {
             // SAFETY: the driver made it, and it is not in use.
-            unsafe { (gpu.driver.cuEventDestroy_v2)(event) };
+            unsafe { sys::cuEventDestroy_v2(event.0) };
         }
         if let Some(stream) = stream {
             // SAFETY: as above.
-            unsafe { (gpu.driver.cuStreamDestroy_v2)(stream) };
+            unsafe { sys::cuStreamDestroy_v2(stream.0) };
         }
     }
 
@@ -103,7 +104,7 @@ impl GpuClock {
     }
 
     /// Makes a base.
-    fn measure(&self, gpu: &Gpu, stream: CUstream, limit: Duration) -> Result<Base> {
+    fn measure(&self, gpu: &Gpu, stream: StreamHandle, limit: Duration) -> Result<Base> {
         let mut best = self.happen(gpu, stream, limit)?;
         for _ in 1..TRIES {
             let Ok(next) = self.happen(gpu, stream, LATER) else { break };
@@ -115,7 +116,7 @@ impl GpuClock {
     }
 
     /// Lets an event happen, and looks at the clock before and after.
-    fn happen(&self, gpu: &Gpu, stream: CUstream, limit: Duration) -> Result<Base> {
+    fn happen(&self, gpu: &Gpu, stream: StreamHandle, limit: Duration) -> Result<Base> {
         let _current = gpu.enter()?;
         let event = self.event(gpu)?;
         let before = runtime::now();
@@ -147,25 +148,25 @@ impl GpuClock {
     }
 
     /// Returns an unused event with a time.
-    fn event(&self, gpu: &Gpu) -> Result<CUevent> {
+    fn event(&self, gpu: &Gpu) -> Result<EventHandle> {
         let spare = lock(&self.spare).pop();
-        spare.map_or_else(|| gpu.create_event(CU_EVENT_DEFAULT), Ok)
+        spare.map_or_else(|| gpu.create_event(CUevent_flags::CU_EVENT_DEFAULT), Ok)
     }
 }
 
 /// Enqueues an event, where the context is current.
-fn record(gpu: &Gpu, event: CUevent, stream: CUstream) -> Result<()> {
+fn record(gpu: &Gpu, event: EventHandle, stream: StreamHandle) -> Result<()> {
     // SAFETY: both handles are there.
-    let status = unsafe { (gpu.driver.cuEventRecord)(event, stream) };
+    let status = unsafe { sys::cuEventRecord(event.0, stream.0) };
     gpu.expect(status, "record a timestamp")
 }
 
 /// Returns the time from one event to another, in milliseconds; the context must be current. Fails unless both have
 /// happened.
-fn elapsed(gpu: &Gpu, from: CUevent, to: CUevent) -> Result<f32> {
+fn elapsed(gpu: &Gpu, from: EventHandle, to: EventHandle) -> Result<f32> {
     let mut milliseconds = 0.0;
     // SAFETY: both handles are there, and so is the place for one number.
-    let status = unsafe { (gpu.driver.cuEventElapsedTime)(&mut milliseconds, from, to) };
+    let status = unsafe { (gpu.driver.elapsed)(&mut milliseconds, from.0, to.0) };
     gpu.expect(status, "read a timestamp")?;
     Ok(milliseconds)
 }
@@ -173,13 +174,13 @@ fn elapsed(gpu: &Gpu, from: CUevent, to: CUevent) -> Result<f32> {
 /// A point in the work of a stream, possibly another library's.
 pub(super) struct CudaTimestamp {
     gpu: Arc<Gpu>,
-    event: CUevent,
+    event: EventHandle,
     base: Arc<Base>,
 }
 
 impl CudaTimestamp {
     /// Enqueues a timestamp. If the driver refuses, its time stays unknown: the measured work must not fail for it.
-    pub(super) fn record(gpu: &Arc<Gpu>, stream: CUstream) -> Arc<dyn Timestamp> {
+    pub(super) fn record(gpu: &Arc<Gpu>, stream: StreamHandle) -> Arc<dyn Timestamp> {
         let recorded = Self::try_record(gpu, stream);
         recorded.map_or_else(
             |error| {
@@ -190,7 +191,7 @@ impl CudaTimestamp {
         )
     }
 
-    fn try_record(gpu: &Arc<Gpu>, stream: CUstream) -> Result<Self> {
+    fn try_record(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
         // Before the event, so that no time is negative.
         let base = gpu.clock.base(gpu)?;
         let _current = gpu.enter()?;

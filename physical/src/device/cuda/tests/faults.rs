@@ -1,12 +1,13 @@
 //! Faults of a GPU, on demand: each program here runs in a separate process, over a fake driver with one fault. With
 //! another driver, or none, they are skipped.
 
-use super::super::library::Libcuda;
-use super::super::types::CUcontext;
+use super::super::handle::ContextHandle;
+use super::super::library::{driver, expect};
 use super::*;
 use crate::device::Failure;
 use crate::error::Error;
 use crate::library::Library;
+use cudarc::driver::sys;
 use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -91,6 +92,33 @@ fn tells_of_the_version() {
 fn a_machine_without_a_gpu_is_told_so() {
     passes("init=100", "tells_of_no_device");
     passes("devices=2", "tells_how_many_devices_there_are");
+}
+
+#[test]
+fn the_stubs_of_the_toolkit_are_named() {
+    passes("init=34", "tells_of_the_stubs");
+}
+
+#[test]
+#[ignore = "needs a driver that is a stub"]
+fn tells_of_the_stubs() {
+    let error = Cuda::new(0).err().unwrap().to_string();
+    assert!(error.ends_with("take the folder of CUDA's stubs out of LD_LIBRARY_PATH"), "{error}");
+}
+
+#[test]
+fn a_result_that_cudarc_lacks_is_told_by_its_number() {
+    passes("launch=0:950", "tells_the_number");
+}
+
+#[test]
+#[ignore = "needs a driver with a result of its own"]
+fn tells_the_number() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    let x = Buffer::from_slice_on(&queue, &[1.0f32; 10]).unwrap();
+    x.write_all().unwrap().scale(2.0).unwrap();
+    let error = queue.check().unwrap_err().to_string();
+    assert!(error.contains("on cuda:0: CUDA error 950;"), "{error}");
 }
 
 #[test]
@@ -340,13 +368,14 @@ fn a_graph_that_another_library_captures_is_not_spoilt() {
 fn leaves_captures_and_threads_alone() {
     let queues = [(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap());
     assert_eq!(relay(&queues).unwrap(), on_host());
-    let driver = Libcuda::get().unwrap();
-    let mut context = CUcontext::NONE;
+    driver().unwrap();
+    let mut context = ContextHandle::NONE;
     // SAFETY: the place is there for one handle.
-    driver.expect(unsafe { (driver.cuCtxGetCurrent)(&mut context) }, "find the context").unwrap();
-    assert_eq!(context, CUcontext::NONE, "this thread had no context");
-    let mut mode = 1;
+    expect(unsafe { sys::cuCtxGetCurrent(&mut context.0) }, "find the context").unwrap();
+    assert_eq!(context, ContextHandle::NONE, "this thread had no context");
+    let mut mode = 1u32;
     // SAFETY: the place holds a number, and is there for one.
-    driver.expect(unsafe { (driver.cuThreadExchangeStreamCaptureMode)(&mut mode) }, "find the mode").unwrap();
+    expect(unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) }, "find the mode")
+        .unwrap();
     assert_eq!(mode, 0, "the mode of every thread at first");
 }

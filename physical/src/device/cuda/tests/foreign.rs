@@ -1,15 +1,15 @@
 //! Work of another library on its own stream, made by calls of the driver. It and a queue wait for each other.
 
 use super::*;
-use crate::device::cuda::library::Libcuda;
-use crate::device::cuda::types::CUstream;
+use crate::device::cuda::handle::{Handle, StreamHandle};
+use crate::device::cuda::library::expect;
+use cudarc::driver::sys;
 use std::ptr::{NonNull, without_provenance_mut};
 
 /// Another library: a stream, and memory that only work on this stream uses.
 struct Library {
     gpu: Cuda,
-    driver: &'static Libcuda,
-    stream: CUstream,
+    stream: StreamHandle,
     address: u64,
 }
 
@@ -18,32 +18,31 @@ const BYTES: usize = 1000;
 impl Library {
     /// Opens a new stream, or one of the driver's default streams.
     fn new(gpu: &Cuda, default: Option<usize>) -> Self {
-        let driver = gpu.0.driver;
         let _current = gpu.0.enter().unwrap();
-        let mut stream = CUstream::NONE;
+        let mut stream = StreamHandle::NONE;
         let mut address = 0;
         // SAFETY: the places are there for one handle and one address.
         let status = unsafe {
-            (driver.cuStreamCreate)(&mut stream, 1);
-            (driver.cuMemAlloc_v2)(&mut address, BYTES)
+            sys::cuStreamCreate(&mut stream.0, 1);
+            sys::cuMemAlloc_v2(&mut address, BYTES)
         };
-        driver.expect(status, "begin").unwrap();
-        let stream = default.map_or(stream, |number| CUstream::of(without_provenance_mut(number)));
-        Library { gpu: gpu.clone(), driver, stream, address }
+        expect(status, "begin").unwrap();
+        let stream = default.map_or(stream, |number| Handle(without_provenance_mut(number)));
+        Library { gpu: gpu.clone(), stream, address }
     }
 
     /// Enqueues that its memory be filled.
     fn fill(&self, byte: u8) {
         let _current = self.gpu.0.enter().unwrap();
         // SAFETY: memory and stream are there.
-        let status = unsafe { (self.driver.cuMemsetD8Async)(self.address, byte, BYTES, self.stream) };
-        self.driver.expect(status, "fill").unwrap();
+        let status = unsafe { sys::cuMemsetD8Async(self.address, byte, BYTES, self.stream.0) };
+        expect(status, "fill").unwrap();
     }
 
     /// Returns the stream as hexagram's type.
     fn shared(&self) -> ForeignStream {
         // SAFETY: the stream is never destroyed.
-        unsafe { self.gpu.foreign_stream(self.stream.raw(), Arc::new(())) }
+        unsafe { self.gpu.foreign_stream(self.stream.0.cast(), Arc::new(())) }
     }
 
     /// Returns its memory as a buffer of a queue.

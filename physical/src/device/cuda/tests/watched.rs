@@ -2,26 +2,20 @@
 //! never comes is released, and all work after it fails.
 
 use super::super::enqueue::{address, enqueue};
-use super::super::status::Status;
-use super::super::types::{CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT, CUdeviceptr};
 use super::super::{CudaQueue, Watch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
 use crate::device::{WaitPlace, at};
 use crate::error::Error;
-use crate::library::{Library, functions};
-use std::ffi::{c_uint, c_void};
+use cudarc::driver::sys::{self, CUpointer_attribute, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
 
-functions! {
-    /// Function that tells of an address.
-    struct Attributes: Status;
-    cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
-}
-
 /// Attribute of an address: whether `cuIpcGetMemHandle` takes it. The driver writes four bytes.
-const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
+const IPC_CAPABLE: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+
+const WAIT: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+const WRITE: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 
 /// Word of pinned memory, for which streams wait and which the host writes.
 pub(crate) struct Word(Buffer);
@@ -51,9 +45,8 @@ impl Word {
     pub(crate) fn wait_on(self: &Arc<Self>, queue: &Queue) {
         let word = self.pointer() as u64;
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
-            let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
             // SAFETY: the word is pinned memory, which the stream holds.
-            let waits = || unsafe { wait(work.stream(), word, 1, CU_STREAM_WAIT_VALUE_GEQ) };
+            let waits = || unsafe { sys::cuStreamWaitValue32_v2(work.stream().0, word, 1, WAIT) };
             work.expect(at(WaitPlace::OfTest, waits), "wait for a word")
         })
         .unwrap();
@@ -218,12 +211,11 @@ fn foreign_work_is_in_order_with_what_it_reads_and_writes() {
         enqueue(&own, vec![read], vec![written], Arc::clone(&word), |work| {
             let (from, to, word) = addresses;
             // SAFETY: both are eight bytes on the device, which the stream holds.
-            let status = unsafe { (work.driver().cuMemcpyDtoDAsync_v2)(to, from, 8, work.stream()) };
+            let status = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, 8, work.stream().0) };
             work.expect(status, "copy")?;
-            let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
-            let flags = CU_STREAM_WRITE_VALUE_DEFAULT;
             // SAFETY: the word is pinned memory, which the stream holds.
-            work.expect(unsafe { write(work.stream(), word, round, flags) }, "write a word")
+            let status = unsafe { sys::cuStreamWriteValue32_v2(work.stream().0, word, round, WRITE) };
+            work.expect(status, "write a word")
         })
         .unwrap();
         from.write_all().unwrap().clear();
@@ -237,14 +229,12 @@ fn shareable_memory_may_be_lent() {
     let Some(gpu) = gpu() else { return };
     let queue = gpu.queue().unwrap();
     let cuda = CudaQueue::of(&queue).unwrap();
-    let attributes = Attributes::of(&Library::open(&["libcuda.so.1"], "").unwrap()).unwrap();
-    let may_be_lent = |at: CUdeviceptr| {
-        let attribute = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    let may_be_lent = |at: u64| {
         let mut answer = 0u32;
-        let to = (&raw mut answer).cast::<c_void>();
+        let to = (&raw mut answer).cast();
         let _current = cuda.gpu().enter().unwrap();
         // SAFETY: the attribute is four bytes, for which there is a place.
-        let status = unsafe { (attributes.cuPointerGetAttribute)(to, attribute, at) };
+        let status = unsafe { sys::cuPointerGetAttribute(to, IPC_CAPABLE, at) };
         cuda.gpu().expect(status, "ask about an address").unwrap();
         answer != 0
     };
