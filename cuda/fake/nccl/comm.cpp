@@ -1,9 +1,11 @@
 // Communicators, which do not block: how they begin, and how they end.
 #include "comm.h"
 #include <cstring>
+#include <map>
 #include <set>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <vector>
 
 extern "C" CUresult cuCtxGetCurrent(CUcontext *);
 
@@ -39,7 +41,15 @@ ncclResult_t check(Comm *comm, const char *call) {
     return comm->state;
 }
 
+// Calls of this thread that are to begin together, by communicator, and the number of groups that are open.
+static thread_local std::vector<std::pair<Comm *, std::function<ncclResult_t()>>> grouped;
+static thread_local int groups;
+
 ncclResult_t begin(Comm *comm, std::function<ncclResult_t()> job) {
+    if (groups > 0) {
+        grouped.emplace_back(comm, std::move(job));
+        return ncclSuccess;
+    }
     if (comm->helper.joinable()) comm->helper.join();
     comm->state = ncclInProgress;
     comm->helper = std::thread([comm, job = std::move(job)] {
@@ -81,6 +91,27 @@ static ncclResult_t join(Comm *comm) {
     ncclResult_t result = ask(comm, Kind::Hello);
     std::lock_guard<std::mutex> lock(comm->mutex);
     if (result == ncclSuccess) comm->mover = std::thread(move, comm);
+    return result;
+}
+
+// Connects a rank with the others of its color.
+static ncclResult_t split(Comm *comm, int color, int key, Comm **to) {
+    Message message = {Kind::Split, comm->rank, comm->ranks}, answer = {Kind::Split};
+    message.root = color;
+    message.reduction = key;
+    ncclUniqueId id;
+    bool is_there = put(comm->control, &message, sizeof message) && get(comm->control, &answer, sizeof answer);
+    if (!is_there || !get(comm->control, &id, sizeof id)) return fail(ncclRemoteError, "the connection was closed by the remote peer");
+    if (color < 0) return ncclSuccess;
+    Comm *child = new Comm{id, answer.rank, answer.ranks};
+    child->context = comm->context;
+    {
+        std::lock_guard<std::mutex> lock(live_mutex);
+        live.insert(child);
+    }
+    ncclResult_t result = join(child);
+    // As the real one does it: where the caller has said, and at last.
+    if (result == ncclSuccess) __atomic_store_n(to, child, __ATOMIC_RELEASE);
     return result;
 }
 
@@ -135,6 +166,46 @@ NCCL ncclCommInitRankConfig(ncclComm_t *to, int ranks, ncclUniqueId id, int rank
         live.insert(comm);
     }
     return begin(comm, [comm] { return join(comm); });
+}
+
+NCCL ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *to, ncclConfig_t *) {
+    *to = nullptr;
+    ncclResult_t result = check(comm, "ncclCommSplit");
+    if (result != ncclSuccess) return result;
+    return begin(comm, [=] { return split(comm, color, key, to); });
+}
+
+NCCL ncclGroupStart() {
+    groups++;
+    return ncclSuccess;
+}
+
+NCCL ncclGroupEnd() {
+    if (groups == 0) return fail(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
+    if (--groups > 0 || grouped.empty()) return ncclSuccess;
+    std::map<Comm *, std::vector<std::function<ncclResult_t()>>> jobs;
+    for (auto &[comm, job] : grouped) jobs[comm].push_back(std::move(job));
+    grouped.clear();
+    for (auto &[comm, all] : jobs) {
+        begin(comm, [all = std::move(all)] {
+            ncclResult_t result = ncclSuccess;
+            for (auto &job : all) result = result == ncclSuccess ? job() : result;
+            return result;
+        });
+    }
+    return ncclInProgress;
+}
+
+NCCL ncclCommCount(ncclComm_t comm, int *to) {
+    ncclResult_t result = check(comm, "ncclCommCount");
+    *to = comm->ranks;
+    return result;
+}
+
+NCCL ncclCommUserRank(ncclComm_t comm, int *to) {
+    ncclResult_t result = check(comm, "ncclCommUserRank");
+    *to = comm->rank;
+    return result;
 }
 
 NCCL ncclCommFinalize(ncclComm_t comm) {

@@ -66,6 +66,9 @@ static std::pair<size_t, size_t> bytes_of(const Message &message) {
     case What::ReduceScatter: return {bytes * ranks, bytes};
     case What::AllGather: return {bytes, bytes * ranks};
     case What::Broadcast: return {message.rank == message.root ? bytes : 0, bytes};
+    case What::Reduce: return {bytes, message.rank == message.root ? bytes : 0};
+    case What::Send: return {bytes, 0};
+    case What::Receive: return {0, bytes};
     default: return {bytes, bytes};
     }
 }
@@ -87,7 +90,7 @@ static bool carry_out(Comm *comm, const Launch &launch) {
     std::string bytes(message.bytes, 0);
     if (!get(comm->data, &bytes[0], bytes.size())) return false;
     if (message.is_wrong) die("%s", bytes.c_str());
-    memcpy(hexagramFakeOperand(comm->context, launch.to, got, name), bytes.data(), bytes.size());
+    if (got) memcpy(hexagramFakeOperand(comm->context, launch.to, got, name), bytes.data(), bytes.size());
     return true;
 }
 
@@ -112,7 +115,8 @@ void move(Comm *comm) {
 using namespace nccl;
 
 static Message message(What what, size_t count, int type, int reduction, int root) {
-    Message message = {Kind::Work, 0, 0, what, type, reduction, root};
+    Kind kind = what == What::Send ? Kind::Send : what == What::Receive ? Kind::Receive : Kind::Work;
+    Message message = {kind, 0, 0, what, type, reduction, root};
     message.count = count;
     return message;
 }
@@ -131,4 +135,16 @@ NCCL ncclAllGather(CUdeviceptr from, CUdeviceptr to, size_t count, int type, Com
 
 NCCL ncclBroadcast(CUdeviceptr from, CUdeviceptr to, size_t count, int type, int root, Comm *comm, CUstream stream) {
     return call(comm, stream, {0, message(What::Broadcast, count, type, 0, root), from, to});
+}
+
+NCCL ncclReduce(CUdeviceptr from, CUdeviceptr to, size_t count, int type, int reduction, int root, Comm *comm, CUstream stream) {
+    return call(comm, stream, {0, message(What::Reduce, count, type, reduction, root), from, to});
+}
+
+NCCL ncclSend(CUdeviceptr from, size_t count, int type, int peer, Comm *comm, CUstream stream) {
+    return call(comm, stream, {0, message(What::Send, count, type, 0, peer), from, 0});
+}
+
+NCCL ncclRecv(CUdeviceptr to, size_t count, int type, int peer, Comm *comm, CUstream stream) {
+    return call(comm, stream, {0, message(What::Receive, count, type, 0, peer), 0, to});
 }

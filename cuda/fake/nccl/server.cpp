@@ -18,6 +18,8 @@
 #include <unistd.h>
 #include <vector>
 
+NCCL ncclGetUniqueId(ncclUniqueId *);
+
 namespace nccl {
 namespace {
 // Bytes that are still to be sent, by all servers of the process.
@@ -79,7 +81,24 @@ void carry_out(const std::vector<Request> &all) {
     }
     for (size_t rank = 0; rank < all.size(); rank++) {
         bool is_scattered = first.what == What::ReduceScatter;
-        answer(all[rank].link, {Kind::Work}, is_scattered ? result.substr(rank * block, block) : result);
+        bool gets_none = first.what == What::Reduce && int(rank) != first.root;
+        answer(all[rank].link, {Kind::Work}, is_scattered ? result.substr(rank * block, block) : gets_none ? "" : result);
+    }
+}
+
+// Gives the ranks of each color a server of their own, in the order of their keys.
+void divide(const std::vector<Request> &all) {
+    std::map<int, std::vector<const Request *>> groups;
+    for (const Request &one : all) groups[one.message.root].push_back(&one);
+    for (auto &[color, group] : groups) {
+        std::stable_sort(group.begin(), group.end(),
+                         [](auto *a, auto *b) { return a->message.reduction < b->message.reduction; });
+        ncclUniqueId id = {};
+        if (color >= 0) ncclGetUniqueId(&id);
+        for (size_t rank = 0; rank < group.size(); rank++) {
+            Message message = {Kind::Split, int(rank), int(group.size())};
+            answer(group[rank]->link, message, std::string(id.internal, sizeof id.internal));
+        }
     }
 }
 
@@ -89,6 +108,25 @@ struct Server {
     // By kind, and by rank.
     std::map<Kind, std::vector<std::deque<Request>>> requests = {};
     std::set<int> left = {};
+    // What ranks have sent, and what they wait for, by sender and receiver.
+    std::map<std::pair<int, int>, std::deque<Request>> sent = {}, awaited = {};
+
+    // Keeps what is sent, and answers who receives it. The sender does not wait, unlike with the real library.
+    void pass_on(const Request &request) {
+        const Message &message = request.message;
+        bool is_sent = message.kind == Kind::Send;
+        auto pair = is_sent ? std::pair(message.rank, message.root) : std::pair(message.root, message.rank);
+        (is_sent ? sent : awaited)[pair].push_back(request);
+        if (is_sent) answer(request.link, {Kind::Send}, "");
+        auto &from = sent[pair], &to = awaited[pair];
+        if (from.empty() || to.empty()) return;
+        const Message &given = from.front().message, &wanted = to.front().message;
+        Message message_back = {Kind::Receive};
+        message_back.is_wrong = given.count != wanted.count || given.type != wanted.type;
+        answer(to.front().link, message_back, message_back.is_wrong ? text_of(given) + ", but " + text_of(wanted) : from.front().bytes);
+        from.pop_front();
+        to.pop_front();
+    }
 
     // Answers what all ranks have asked for.
     void match(Kind kind) {
@@ -107,6 +145,8 @@ struct Server {
             if (all.empty()) return;
             if (kind == Kind::Work) {
                 carry_out(all);
+            } else if (kind == Kind::Split) {
+                divide(all);
             } else {
                 for (auto &one : all) answer(one.link, {kind}, "");
             }
@@ -114,6 +154,7 @@ struct Server {
     }
 
     void take(const Links &link, const Message &message, std::string bytes) {
+        if (message.kind == Kind::Send || message.kind == Kind::Receive) return pass_on({link, message, std::move(bytes)});
         auto &asked = requests[message.kind];
         asked.resize(size_t(message.ranks));
         link->rank = message.rank;

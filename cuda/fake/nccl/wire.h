@@ -12,11 +12,17 @@ enum class Kind : int {
     Connect,
     // A collective.
     Work,
+    // Memory for another rank, and of another rank, whose number is the root. Not asked for by all.
+    Send,
+    Receive,
+    // A communicator of the ranks of its color, which is the root; its key is the reduction.
+    Split,
     // It leaves. Whoever closes its connection has left, too.
     Leave,
 };
-enum class What : int { AllReduce, ReduceScatter, AllGather, Broadcast };
-constexpr const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"};
+enum class What : int { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, Send, Receive };
+constexpr const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
+                                       "ncclReduce",    "ncclSend",          "ncclRecv"};
 
 // Head of every message; `bytes` bytes follow.
 struct Message {
