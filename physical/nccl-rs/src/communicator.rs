@@ -1,0 +1,212 @@
+//! Communicators: how they begin, when they are ready, and how they end.
+
+use crate::collectives::OnStream;
+use crate::error::{Error, Result, Status};
+use crate::id::UniqueId;
+use crate::library::{Config, Functions, Handle, functions};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at what NCCL does by itself.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Color of a rank that goes into no new communicator.
+const NO_COLOR: c_int = -1;
+
+/// One rank of a communicator: a GPU that communicates with those of the other ranks.
+///
+/// No call waits for another rank. Each begins something, and the communicator takes the next call once it
+/// [is ready](Self::is_ready). One thread at a time may use it, and the thread has the context of the GPU current.
+///
+/// End it with [`finalize`](Self::finalize) and [`destroy`](Self::destroy) after its work, or with
+/// [`abort`](Self::abort). Dropping it aborts it.
+#[derive(Debug)]
+pub struct Communicator {
+    nccl: &'static Functions,
+    handle: Handle,
+    /// Error of the call that has created it, if NCCL has refused that but made a communicator.
+    refused: Option<Error>,
+}
+
+// SAFETY: NCCL's communicators may be used by any thread, one at a time.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Begins to connect the GPU of this thread's context, as rank `rank` of `ranks`, with all that come with the same id.
+    /// NCCL does this on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`version`](crate::version) without a fitting NCCL; [`Error::OutOfRange`]; [`Error::Refused`]. Failures that
+    /// come later are those of [`is_ready`](Self::is_ready).
+    pub fn new(id: UniqueId, rank: usize, ranks: usize) -> Result<Self> {
+        let nccl = functions()?;
+        let [rank, ranks] = [integer(rank)?, integer(ranks)?];
+        let mut handle: Handle = null_mut();
+        let mut config = Config::without_blocking();
+        // SAFETY: the place is there for one communicator, and the settings outlive the call.
+        let status = unsafe { (nccl.ncclCommInitRankConfig)(&mut handle, ranks, id, rank, &mut config) };
+        let refused = nccl.expect(status).err();
+        match refused {
+            Some(error) if handle.is_null() => Err(error),
+            refused => Ok(Communicator { nccl, handle, refused }),
+        }
+    }
+
+    /// Returns true once NCCL has done what it has begun, and false while it is at it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if that has failed. Then the only call left is [`abort`](Self::abort).
+    pub fn is_ready(&self) -> Result<bool> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
+        }
+        let mut status = Status::SUCCESS;
+        // SAFETY: the communicator is there, and the place for one number.
+        self.nccl.expect(unsafe { (self.nccl.ncclCommGetAsyncError)(self.handle, &mut status) })?;
+        self.nccl.expect(status)?;
+        Ok(status == Status::SUCCESS)
+    }
+
+    /// Waits until NCCL has done what it has begun, for at most `limit`. The thread looks every millisecond.
+    ///
+    /// # Errors
+    /// As [`is_ready`](Self::is_ready); [`Error::Late`].
+    pub fn wait(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_ready()? {
+            if begun.elapsed() > limit {
+                return Err(Error::Late { after: limit });
+            }
+            std::thread::sleep(TICK);
+        }
+        Ok(())
+    }
+
+    /// Returns the number of this rank.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn rank(&self) -> Result<usize> {
+        self.number(self.nccl.ncclCommUserRank)
+    }
+
+    /// Returns the number of ranks.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn ranks(&self) -> Result<usize> {
+        self.number(self.nccl.ncclCommCount)
+    }
+
+    fn number(&self, ask: unsafe extern "C" fn(Handle, *mut c_int) -> Status) -> Result<usize> {
+        let mut number = 0;
+        // SAFETY: the communicator is there, and the place for one number.
+        self.nccl.expect(unsafe { ask(self.handle, &mut number) })?;
+        Ok(usize::try_from(number).unwrap_or(0))
+    }
+
+    /// Returns the collectives of this communicator on a stream: CUDA's `CUstream` or `cudaStream_t`, of the communicator's
+    /// GPU.
+    pub fn on(&self, stream: *mut c_void) -> OnStream<'_> {
+        OnStream { nccl: self.nccl, handle: self.handle, stream }
+    }
+
+    /// Begins to divide the ranks by their colors: those of one color get a communicator, in the order of their keys, and
+    /// then of their ranks here. A rank without a color gets none. All ranks call this.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::OutOfRange`] for a color above 2³¹ − 1.
+    pub fn split(&self, color: Option<usize>, key: i32) -> Result<Split<'_>> {
+        let color = color.map_or(Ok(NO_COLOR), integer)?;
+        let place = Box::into_raw(Box::new(AtomicPtr::new(null_mut())));
+        // Until NCCL is done, the place belongs to it.
+        let split = Split { parent: self, place, is_over: false };
+        // SAFETY: the communicator and the place are there. Without settings, those of this communicator hold.
+        let status =
+            unsafe { (self.nccl.ncclCommSplit)(self.handle, color, key, (*place).as_ptr(), null_mut()) };
+        self.nccl.expect(status)?;
+        Ok(split)
+    }
+
+    /// Begins to end the communicator: NCCL waits for the work on its streams. All ranks call this.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn finalize(&self) -> Result<()> {
+        // SAFETY: the communicator is there.
+        self.nccl.expect(unsafe { (self.nccl.ncclCommFinalize)(self.handle) })
+    }
+
+    /// Frees a communicator that is finalized and ready. Waits until no rank of this host has a connection to this one, so
+    /// give it a thread of its own if another rank may be late. A communicator that is not finalized waits for its work, too.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], such as for a communicator that is not ready. NCCL then keeps it until the process ends.
+    pub fn destroy(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the communicator is there, and nobody has it from now on.
+        this.nccl.expect(unsafe { (this.nccl.ncclCommDestroy)(this.handle) })
+    }
+
+    /// Ends the communicator with what it has begun and its work on streams, whatever the other ranks do. Waits until the
+    /// GPU has come to that work: what is ahead of it on its stream has to end by itself.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn abort(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the communicator is there, and nobody has it from now on.
+        this.nccl.expect(unsafe { (this.nccl.ncclCommAbort)(this.handle) })
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // SAFETY: the communicator is there, and nobody has it from now on. What NCCL says does not matter any more.
+        unsafe { (self.nccl.ncclCommAbort)(self.handle) };
+    }
+}
+
+/// A communicator that NCCL splits off another one.
+///
+/// A split that is dropped before NCCL is done leaves the new communicator to NCCL until the process ends.
+#[derive(Debug)]
+pub struct Split<'a> {
+    parent: &'a Communicator,
+    /// Where NCCL puts the new communicator.
+    place: *mut AtomicPtr<c_void>,
+    /// True once NCCL does not write there any more.
+    is_over: bool,
+}
+
+impl Split<'_> {
+    /// Waits until NCCL has connected the ranks, for at most `limit`, and returns the new communicator; `None` for a rank
+    /// without a color. The parent then takes calls again.
+    ///
+    /// # Errors
+    /// As [`Communicator::wait`].
+    pub fn wait(mut self, limit: Duration) -> Result<Option<Communicator>> {
+        self.parent.wait(limit)?;
+        self.is_over = true;
+        // SAFETY: the place is there until this is dropped.
+        let handle = unsafe { &*self.place }.load(Ordering::Acquire);
+        let nccl = self.parent.nccl;
+        Ok((!handle.is_null()).then(|| Communicator { nccl, handle, refused: None }))
+    }
+}
+
+impl Drop for Split<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            // SAFETY: it is from `Box::into_raw`, and NCCL is done with it.
+            drop(unsafe { Box::from_raw(self.place) });
+        }
+    }
+}
+
+/// Returns a number as NCCL takes it.
+pub(crate) fn integer(number: usize) -> Result<c_int> {
+    c_int::try_from(number).map_err(|_| Error::OutOfRange { number })
+}

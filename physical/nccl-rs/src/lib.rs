@@ -1,0 +1,71 @@
+//! [NCCL](https://docs.nvidia.com/deeplearning/nccl/), NVIDIA's library of collectives between GPUs.
+//!
+//! - **Loaded at run time.** A program builds without NCCL and without CUDA, and runs without them until it asks for NCCL:
+//!   [`version`] and [`UniqueId::new`] return an [`Error`] that says what is missing.
+//! - **No call waits for another rank.** Communicators are created with NCCL's option `blocking = 0`. A call begins
+//!   something, and [`Communicator::is_ready`] or [`Communicator::wait`] tell when NCCL is done with that. So a rank that is
+//!   late or gone never stops a thread, and a communicator can be ended with [`Communicator::abort`].
+//! - **Errors are values.** Nothing panics. An error has NCCL's result, its description and its last warning.
+//! - **Bring your own CUDA.** Memory is a device address as `u64`, and a stream is a pointer as `*mut c_void`: CUDA's
+//!   `CUdeviceptr` and `CUstream`, as cudarc, cust and other libraries have them. So this crate fits each of them, and
+//!   depends on none.
+//!
+//! NCCL has to be version 2.27.3 or newer ([`Version::OLDEST`] says why).
+//!
+//! # Example
+//! Rank `rank` of `ranks`, on a thread with the context of its GPU. One rank draws the id, and the others get its bytes, for
+//! example by a file or a socket. `examples/all_reduce.rs` is a whole program.
+//!
+//! ```no_run
+//! use nccl_rs::{Communicator, DataType, Reduction, UniqueId};
+//! use std::ffi::c_void;
+//! use std::time::Duration;
+//!
+//! /// Sums `count` floats at a device address over all ranks, in place.
+//! ///
+//! /// # Safety
+//! /// The address is that of `count` floats on the GPU of the thread's context, and the stream is of that GPU. Both live
+//! /// until the stream is done.
+//! unsafe fn sum(
+//!     id: UniqueId,
+//!     (rank, ranks): (usize, usize),
+//!     (address, count): (u64, usize),
+//!     stream: *mut c_void,
+//! ) -> Result<(), nccl_rs::Error> {
+//!     let limit = Duration::from_secs(60);
+//!     let communicator = Communicator::new(id, rank, ranks)?;
+//!     communicator.wait(limit)?;
+//!     // SAFETY: as the caller says.
+//!     unsafe {
+//!         let on = communicator.on(stream);
+//!         on.all_reduce(address, address, count, DataType::Float32, Reduction::Sum)?;
+//!     }
+//!     // Until the sum is on the stream. The program waits for the stream itself, before it reads the memory.
+//!     communicator.wait(limit)?;
+//!     communicator.finalize()?;
+//!     communicator.wait(limit)?;
+//!     communicator.destroy()
+//! }
+//! ```
+//!
+//! # Rules of NCCL that types do not show
+//! - A thread that calls a communicator has the context of its GPU current. Otherwise NCCL makes a context on the first GPU.
+//! - A communicator that is not ready takes no call but [`is_ready`](Communicator::is_ready), [`wait`](Communicator::wait)
+//!   and [`abort`](Communicator::abort). NCCL refuses others, and the communicator has failed.
+//! - All ranks call the same collectives in the same order. Where they do not, they wait for each other until they are
+//!   aborted.
+//! - A collective runs on a stream. NCCL does not know when the stream comes to it; ask the stream.
+
+mod collectives;
+mod communicator;
+mod error;
+mod group;
+mod id;
+mod library;
+
+pub use collectives::{DataType, OnStream, Reduction};
+pub use communicator::{Communicator, Split};
+pub use error::{Error, Result, Status};
+pub use group::group;
+pub use id::UniqueId;
+pub use library::{Version, version};
