@@ -8,9 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 13] = [
+const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("cuda/ptx", "hexagram-ptx", &[]),
-    ("physical", "hexagram-physical", &["hexagram-ptx"]),
+    ("physical/nccl-rs", "nccl-rs", &[]),
+    ("physical", "hexagram-physical", &["hexagram-ptx", "nccl-rs"]),
     ("physical/launch", "hexagram-launch", &["hexagram-physical"]),
     ("logical", "hexagram-logical", &["hexagram-physical", "hexagram-ptx"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx"]),
@@ -72,7 +73,11 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
         }
         if inside {
             let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
-            found.extend(words.filter(|word| *word == "hexagram" || word.starts_with("hexagram-")));
+            found.extend(
+                words.filter(|word| {
+                    *word == "hexagram" || word.starts_with("hexagram-") || *word == "nccl-rs"
+                }),
+            );
         }
     }
     found

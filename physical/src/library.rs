@@ -1,4 +1,4 @@
-//! Libraries that are loaded at run time, and stay loaded: those of NVIDIA and PMIx, which not every machine has.
+//! Libraries that are loaded at run time, and stay loaded: PMIx and those of CUDA, which not every machine has.
 //!
 //! The library is not linked, so that a program runs on any machine, and reports a missing library in one line.
 
@@ -6,20 +6,14 @@ use crate::error::{Error, Result};
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
-/// Declares a table of functions of a library, and loads them: the name of the table, the default return type, and
-/// each function by its name in the library, with the types of its parameters.
+/// Declares a table of functions of a library, and loads them: the name of the table, the return type, and each function
+/// by its name in the library, with the types of its parameters.
 macro_rules! functions {
-    (@result $default:ty) => { $default };
-    (@result $default:ty, $result:ty) => { $result };
-    (
-        $(#[$about:meta])*
-        $seen:vis struct $table:ident: $default:ty;
-        $($name:ident($($argument:ty),*) $(-> $result:ty)?;)*
-    ) => {
+    ($(#[$about:meta])* struct $table:ident: $result:ty; $($name:ident($($argument:ty),*);)*) => {
         $(#[$about])*
         #[allow(non_snake_case, reason = "these are the names in the library")]
-        $seen struct $table {
-            $($seen $name: unsafe extern "C" fn($($argument),*) -> functions!(@result $default $(, $result)?),)*
+        struct $table {
+            $($name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
 
         impl $table {
@@ -27,7 +21,7 @@ macro_rules! functions {
             fn of(library: &$crate::library::Library) -> $crate::error::Result<Self> {
                 Ok($table {
                     $($name: {
-                        type Function = unsafe extern "C" fn($($argument),*) -> functions!(@result $default $(, $result)?);
+                        type Function = unsafe extern "C" fn($($argument),*) -> $result;
                         let function = library.function(concat!(stringify!($name), "\0"))?;
                         // SAFETY: the library's function of this name has these parameters and this result.
                         unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(function) }

@@ -34,8 +34,6 @@ use crate::transport::{Traffic, Transport};
 pub(crate) use attach::attach;
 #[cfg(feature = "cuda")]
 use choice::Identity;
-#[cfg(feature = "cuda")]
-pub(crate) use choice::spell_nccl;
 use std::rc::Rc;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;

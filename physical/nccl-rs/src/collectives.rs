@@ -1,8 +1,7 @@
 //! What a communicator carries out on a stream.
 
-use crate::communicator::integer;
 use crate::error::Result;
-use crate::library::{Functions, Handle};
+use crate::library::{Functions, Handle, integer};
 use std::ffi::{c_int, c_void};
 
 /// Type of elements.

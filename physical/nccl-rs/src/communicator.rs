@@ -3,7 +3,7 @@
 use crate::collectives::OnStream;
 use crate::error::{Error, Result, Status};
 use crate::id::UniqueId;
-use crate::library::{Config, Functions, Handle, functions};
+use crate::library::{Config, Functions, Handle, functions, integer};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,6 +14,22 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// Color of a rank that goes into no new communicator.
 const NO_COLOR: c_int = -1;
+
+impl UniqueId {
+    /// Draws a new id. The process that has drawn it serves the ranks while they connect, and has to live that long.
+    ///
+    /// # Errors
+    /// Those of [`version`](crate::version) without a fitting NCCL;
+    /// [`Error::Refused`](crate::Error::Refused) if the machine has no network interface that NCCL can use.
+    pub fn new() -> Result<Self> {
+        let nccl = functions()?;
+        let mut id = UniqueId([0; Self::SIZE]);
+        // SAFETY: the place is there for one id.
+        let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
+        nccl.expect(status)?;
+        Ok(id)
+    }
+}
 
 /// One rank of a communicator: a GPU that communicates with those of the other ranks.
 ///
@@ -204,9 +220,4 @@ impl Drop for Split<'_> {
             drop(unsafe { Box::from_raw(self.place) });
         }
     }
-}
-
-/// Returns a number as NCCL takes it.
-pub(crate) fn integer(number: usize) -> Result<c_int> {
-    c_int::try_from(number).map_err(|_| Error::OutOfRange { number })
 }

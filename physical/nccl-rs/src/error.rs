@@ -1,6 +1,6 @@
 //! What goes wrong, as values.
 
-use crate::library::Version;
+use crate::version::Version;
 use std::ffi::c_int;
 use std::fmt;
 use std::time::Duration;

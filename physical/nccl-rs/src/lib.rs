@@ -62,10 +62,12 @@ mod error;
 mod group;
 mod id;
 mod library;
+mod version;
 
 pub use collectives::{DataType, OnStream, Reduction};
 pub use communicator::{Communicator, Split};
 pub use error::{Error, Result, Status};
 pub use group::group;
 pub use id::UniqueId;
-pub use library::{Version, version};
+pub use library::version;
+pub use version::Version;

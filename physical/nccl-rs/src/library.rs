@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result, Status};
 use crate::id::UniqueId;
+use crate::version::Version;
 use libloading::Library;
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fmt;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
@@ -14,6 +14,14 @@ const WAITING: [(&str, &str); 2] = [("NCCL_COMM_BLOCKING", "1"), ("NCCL_LAUNCH_M
 
 /// Version of NCCL whose settings have the layout of [`Config`].
 const LAYOUT: c_uint = 21801;
+
+/// Returns a number as NCCL takes it.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub(crate) fn integer(number: usize) -> Result<c_int> {
+    c_int::try_from(number).map_err(|_| Error::OutOfRange { number })
+}
 
 /// Communicator as NCCL has it.
 pub(crate) type Handle = *mut c_void;
@@ -158,29 +166,6 @@ unsafe fn text(at: *const c_char) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Version of NCCL, ordered by age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub(crate) c_int);
-
-impl Version {
-    /// Oldest version that this crate accepts. In all before, the thread that aborts a communicator which does not block
-    /// reads the stack of another thread, which may have ended. Those up to 2.22 wait for the other ranks in
-    /// `ncclGroupEnd`. Those up to 2.23 may have a GPU touch memory of another one's context without leave.
-    pub const OLDEST: Self = Version(22703);
-
-    /// Returns the version as NCCL numbers it: 10,000 × major + 100 × minor + patch.
-    pub fn number(self) -> u32 {
-        self.0.unsigned_abs()
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = self.number();
-        write!(f, "{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
-    }
-}
-
 /// Returns the version of NCCL on this machine, which is loaded for that. It needs no GPU.
 ///
 /// # Errors
@@ -238,15 +223,3 @@ const _: () =
 const _: () = assert!(std::mem::offset_of!(Config, net_name) == 32);
 const _: () = assert!(std::mem::offset_of!(Config, split_share) == 40);
 const _: () = assert!(std::mem::offset_of!(Config, traffic_class) == 44);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_spelt_and_ordered() {
-        assert_eq!(Version::OLDEST.to_string(), "2.27.3");
-        assert_eq!(Version(22803).to_string(), "2.28.3");
-        assert!(Version(23003) > Version(22907) && Version(22606) < Version::OLDEST);
-    }
-}

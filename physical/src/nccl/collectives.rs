@@ -4,9 +4,10 @@
 //! NaN is made the one that reductions here give.
 
 use super::endpoint::NcclPath;
-use super::library::{Comm, Libnccl, Reduction, Status, data_type, reduction};
 use super::members::Members;
 use super::queue::{NcclOperation, Stage};
+use super::translation::{data_type, reduction};
+use crate::device::cuda::enqueue::address;
 use crate::device::cuda::handle::StreamHandle;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{ReadView, Span, WriteView};
 use crate::native::Collectives;
 use crate::transport::{Label, Ticket};
-use std::ffi::{c_int, c_void};
+use nccl_rs::{Communicator, Reduction};
 use std::sync::Arc;
 
 /// Returns what NCCL does of a reduction; `None` if that is not what it is here.
@@ -41,32 +42,22 @@ pub(super) fn completed_by(what: &Fingerprint, ranks: usize) -> Option<f64> {
 pub(super) unsafe fn call(
     what: &Fingerprint,
     (from, to): (&Span, &Span),
-    nccl: &Libnccl,
-    comm: Comm,
+    comm: &Communicator,
     stream: StreamHandle,
-) -> Status {
-    let input = from.address().cast::<c_void>();
-    let output = to.address().cast::<c_void>();
+) -> nccl_rs::Result<()> {
+    let on = comm.on(stream.0.cast());
+    let (input, output) = (address(from), address(to));
     let bytes = data_type(DType::U8);
     let dtype = data_type(what.dtype);
-    let op = reduced_by(what).unwrap_or(Reduction::SUM);
+    let op = reduced_by(what).unwrap_or(Reduction::Sum);
     // SAFETY: as the caller says.
     unsafe {
         match what.operation {
-            _ if from.is_empty() || to.is_empty() => Status::SUCCESS,
-            OperationKind::AllReduce => {
-                (nccl.ncclAllReduce)(input, output, to.len(), dtype, op, comm, stream)
-            }
-            OperationKind::ReduceScatter => {
-                (nccl.ncclReduceScatter)(input, output, to.len(), dtype, op, comm, stream)
-            }
-            OperationKind::AllGather => {
-                (nccl.ncclAllGather)(input, output, from.byte_len(), bytes, comm, stream)
-            }
-            _ => {
-                let root = what.root.unwrap_or(0) as c_int;
-                (nccl.ncclBroadcast)(input, output, to.byte_len(), bytes, root, comm, stream)
-            }
+            _ if from.is_empty() || to.is_empty() => Ok(()),
+            OperationKind::AllReduce => on.all_reduce(input, output, to.len(), dtype, op),
+            OperationKind::ReduceScatter => on.reduce_scatter(input, output, to.len(), dtype, op),
+            OperationKind::AllGather => on.all_gather(input, output, from.byte_len(), bytes),
+            _ => on.broadcast(input, output, to.byte_len(), bytes, what.root.unwrap_or(0) as usize),
         }
     }
 }

@@ -8,16 +8,27 @@
 //!
 //! If NCCL has not connected the ranks, the mail carries the name of their communicator, which the first of them draws.
 
-use super::communicator::draw;
+use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
-use super::library::{Libnccl, UniqueId};
 use super::queue::NcclOperation;
 use crate::error::Result;
 use crate::path::mail::{self, Mail};
 use crate::transport::{Label, Source, Transport};
+use nccl_rs::UniqueId;
 
 /// First step of the comparison, beyond the steps of any operation.
 const COMPARISON: usize = 0xff00;
+
+/// Numbers that a name takes in mail.
+const NUMBERS: usize = UniqueId::SIZE / size_of::<u64>();
+
+fn to_numbers(name: &UniqueId) -> [u64; NUMBERS] {
+    bytemuck::cast(*name.as_bytes())
+}
+
+fn of_numbers(numbers: [u64; NUMBERS]) -> UniqueId {
+    UniqueId::from_bytes(bytemuck::cast(numbers))
+}
 
 /// A round in which this rank has written, and not read.
 pub(super) struct Comparison {
@@ -39,8 +50,8 @@ impl Comparison {
     /// Those of the receive, such as a mismatch.
     pub(super) fn heard(&self, host: &dyn Transport) -> Result<Option<Option<UniqueId>>> {
         let Some(own) = self.name else { return Ok(self.mail.take::<0>(host)?.map(|_| None)) };
-        let heard = self.mail.take(host)?.map(|(_, numbers)| UniqueId::from_numbers(numbers));
-        Ok(heard.map(|heard| Some(if own == UniqueId::UNKNOWN { heard } else { own })))
+        let heard = self.mail.take(host)?.map(|(_, numbers)| of_numbers(numbers));
+        Ok(heard.map(|heard| Some(if own == UNKNOWN { heard } else { own })))
     }
 
     /// Gives the round up.
@@ -65,8 +76,8 @@ impl NcclPath {
     pub(super) fn compare(&self, operation: &mut NcclOperation, are_connected: bool) -> Result<Compared> {
         let name = match are_connected {
             true => None,
-            false if operation.members.place() == 0 => Some(draw(Libnccl::get()?)?),
-            false => Some(UniqueId::UNKNOWN),
+            false if operation.members.place() == 0 => Some(draw()?),
+            false => Some(UNKNOWN),
         };
         self.compare_from(operation, 0, name)
     }
@@ -86,7 +97,7 @@ impl NcclPath {
             return Ok(Compared::Over(name));
         }
         let label = Label { tag: label.tag.at_step(COMPARISON + round as usize)?, ..*label };
-        let numbers = name.map_or_else(Vec::new, |name| name.to_numbers().to_vec());
+        let numbers = name.map_or_else(Vec::new, |name| to_numbers(&name).to_vec());
         sent.push(mail::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
         let from = Source::Rank(members.before(round));
         let mail = Mail::expect(&*self.host, from, label, numbers.len())?;

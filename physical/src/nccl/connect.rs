@@ -1,11 +1,11 @@
 //! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL
 //! connects them.
 
-use super::communicator::{abort, begin, draw, until_connected};
+use super::communicator::{begin, connected, draw};
 use super::endpoint::{NcclPath, NcclState};
-use super::library::{Comm, Libnccl, UniqueId};
 use super::link::Link;
 use super::members::Members;
+use super::translation::version;
 use crate::device::cuda;
 use crate::drive::block_on;
 use crate::dtype::DType;
@@ -15,6 +15,7 @@ use crate::memory::Buffer;
 use crate::operation::{Operation, Poison, Terms};
 use crate::path::{DevicePath, Site, mail};
 use crate::transport::{Label, Land, Source, Transport, TransportKind};
+use nccl_rs::UniqueId;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,14 +28,15 @@ use std::time::Duration;
 /// cannot connect them; [`Error::Deadline`](crate::Error::Deadline) if it takes longer than the site's limit; failures of
 /// other ranks.
 pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
-    let nccl = Libnccl::get()?;
+    version()?;
     let host = site.transport;
     let queue = cuda::beside(site.queue)?;
-    let id = spread(nccl, &**host, site.limit)?;
+    let id = spread(&**host, site.limit)?;
     let world = Members::new(&(0..host.size()).collect(), host.rank())?;
-    let comm = init(nccl, site, id)?;
+    let comm = begin(site.queue, (host.rank(), host.size()), id)?;
+    let comm = connected(site.queue, comm, host.health(), site.limit)?;
     let bell = host.bell();
-    let link = Link::new(nccl, comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
+    let link = Link::new(comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
     let path = Rc::new(NcclPath {
         host: Rc::clone(host),
         link: Arc::new(link),
@@ -49,33 +51,24 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
 }
 
 /// Returns the name that rank 0 has drawn, and told all others.
-fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
-    let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, size_of::<UniqueId>());
+fn spread(host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
+    let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, UniqueId::SIZE);
     let label = Label { fingerprint, ..mail::label(1, 0)? };
     let poison = Poison::default();
     let terms = Terms { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);
     if host.rank() > 0 {
-        let mut id = UniqueId::UNKNOWN;
-        let named = Buffer::from_slice(&id.0)?;
+        let mut id = [0; UniqueId::SIZE];
+        let named = Buffer::from_slice(&id)?;
         let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, Land::Copy);
         block_on(host, operation(ticket, 0))?;
-        id.0.copy_from_slice(&named.host::<u8>()?);
-        return Ok(id);
+        id.copy_from_slice(&named.host::<u8>()?);
+        return Ok(UniqueId::from_bytes(id));
     }
-    let id = draw(nccl)?;
-    let name = Buffer::from_slice(&id.0)?;
+    let id = draw()?;
+    let name = Buffer::from_slice(id.as_bytes())?;
     let post = |peer| Ok((host.post_send(peer, label, name.read_all()?), peer));
     let posted = (1..host.size()).map(post).collect::<Result<Vec<_>>>()?;
     posted.into_iter().try_for_each(|(ticket, peer)| block_on(host, operation(ticket, peer)).map(drop))?;
     Ok(id)
-}
-
-/// Lets NCCL connect this rank with the others, and gives that up when it takes too long or another rank has failed.
-fn init(nccl: &'static Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
-    let host = site.transport;
-    let comm = begin(nccl, site.queue, (host.rank(), host.size()), id)?;
-    until_connected(nccl, comm, host.health(), site.limit)
-        .inspect_err(|_| abort(nccl, site.queue, comm))
-        .map(|()| comm)
 }

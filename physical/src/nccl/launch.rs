@@ -52,10 +52,10 @@ impl NcclPath {
     pub(super) fn hand_over(&self, operation: &NcclOperation, link: &Link) -> Result<()> {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
-            link.call("let NCCL communicate", |nccl, comm| {
+            link.call("let NCCL communicate", |comm| {
                 // SAFETY: the memory is the device's, and the operation and then the stream keep it until the device is
                 // done with it. Queues of others wait meanwhile. Ranks have compared the lengths.
-                unsafe { call(&operation.label.fingerprint, (&from, &to), nccl, comm, work.stream()) }
+                unsafe { call(&operation.label.fingerprint, (&from, &to), comm, work.stream()) }
             })
         })
     }

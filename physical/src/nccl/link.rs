@@ -7,8 +7,9 @@
 //! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
 //! device is done with it.
 
+use super::communicator::Comm;
 use super::ending::Ending;
-use super::library::{Comm, Libnccl, Status};
+use super::translation::explained;
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::{CudaQueue, Watch};
 use crate::device::{Event, Queue};
@@ -20,6 +21,8 @@ use crate::memory::Span;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
+use nccl_rs::Communicator;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -62,7 +65,6 @@ struct Seen {
 /// A communicator, shared by its endpoint and the sweeper. An endpoint has one of all ranks, and one of each group whose
 /// collectives it has called.
 pub(super) struct Link {
-    nccl: &'static Libnccl,
     /// `None` once it was aborted or destroyed.
     comm: Arc<Mutex<Option<Comm>>>,
     /// Failure of all communicators of the endpoint.
@@ -86,14 +88,12 @@ pub(super) struct Link {
 impl Link {
     /// Takes over a communicator.
     pub(super) fn new(
-        nccl: &'static Libnccl,
         comm: Comm,
         queue: Queue,
         (health, bell): (Arc<Health>, Arc<dyn Bell>),
         limit: Duration,
     ) -> Self {
         Link {
-            nccl,
             comm: Arc::new(Mutex::new(Some(comm))),
             failure: Arc::default(),
             is_ending: AtomicBool::new(false),
@@ -110,7 +110,7 @@ impl Link {
     /// Takes over another communicator of the same endpoint: the failure of one is that of both.
     pub(super) fn beside(&self, comm: Comm) -> Self {
         let ground = (Arc::clone(&self.health), Arc::clone(&self.bell));
-        let link = Link::new(self.nccl, comm, self.queue.clone(), ground, self.limit);
+        let link = Link::new(comm, self.queue.clone(), ground, self.limit);
         Link { failure: Arc::clone(&self.failure), ..link }
     }
 
@@ -119,9 +119,9 @@ impl Link {
     }
 
     /// Returns the communicator of this turn unless it has ended, or is about to.
-    fn live(&self, turn: &MutexGuard<'_, Option<Comm>>) -> Result<Comm> {
+    fn live<'a>(&self, turn: &'a MutexGuard<'_, Option<Comm>>) -> Result<&'a Communicator> {
         let is_ending = self.is_ending.load(Ordering::Acquire);
-        (**turn).filter(|_| !is_ending).ok_or_else(|| self.ended())
+        turn.as_deref().filter(|_| !is_ending).ok_or_else(|| self.ended())
     }
 
     /// Returns the failure that has ended the endpoint's communicators, if they have ended.
@@ -133,10 +133,14 @@ impl Link {
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
-    pub(super) fn call(&self, doing: &str, call: impl FnOnce(&Libnccl, Comm) -> Status) -> Result<()> {
+    pub(super) fn call(
+        &self,
+        doing: &str,
+        call: impl FnOnce(&Communicator) -> nccl_rs::Result<()>,
+    ) -> Result<()> {
         let turn = self.comm();
         let comm = self.live(&turn)?;
-        self.nccl.expect(call(self.nccl, comm), comm, doing)
+        call(comm).map_err(|error| explained(doing, &error))
     }
 
     /// Returns true once NCCL has done what it has begun, false while it is at it.
@@ -146,7 +150,7 @@ impl Link {
     fn is_ready(&self, doing: &str) -> Result<bool> {
         let turn = self.comm();
         let comm = self.live(&turn)?;
-        self.nccl.is_ready(comm, doing)
+        comm.is_ready().map_err(|error| explained(doing, &error))
     }
 
     /// Does the same, but says nothing of a failure at first: soon a verdict may name the rank for which NCCL has failed.
@@ -191,13 +195,11 @@ impl Link {
     /// Lets NCCL end the communicator and its work. That waits until the device has come to the work, which may never be if
     /// something ahead of it does not end.
     fn abort(&self) {
-        let nccl = self.nccl;
         let queue = self.queue.clone();
         let left_over = Arc::clone(&self.left_over);
         self.end(move |comm| {
             // What it says does not matter any more.
-            // SAFETY: the communicator is there, and nobody has it from now on.
-            unsafe { (nccl.ncclCommAbort)(comm) };
+            drop(comm.abort());
             let spans = lock(&left_over).take();
             hold(&queue, spans.unwrap_or_default());
         });
@@ -205,7 +207,7 @@ impl Link {
 
     /// Ends the communicator on a thread of its own, in this way, once. That waits for its turn, which somebody may have
     /// whom the driver holds up; nobody else has another one.
-    fn end(&self, how: impl FnOnce(Comm) + Send + 'static) {
+    fn end(&self, how: impl FnOnce(Communicator) + Send + 'static) {
         let mut ending = lock(&self.ending);
         if self.is_ending.swap(true, Ordering::AcqRel) {
             return;
@@ -214,7 +216,7 @@ impl Link {
         let begun = Ending::begin(&self.queue, move || {
             let comm = lock(&comm).take();
             if let Some(comm) = comm {
-                how(comm);
+                how(ManuallyDrop::into_inner(comm));
             }
         });
         match begun {
@@ -279,17 +281,13 @@ impl Link {
         let turn = self.comm();
         let comm = self.live(&turn)?;
         let _current = CudaQueue::of(&self.queue).map(|queue| queue.gpu().enter()).transpose()?;
-        // SAFETY: the communicator is there.
-        let status = unsafe { (self.nccl.ncclCommFinalize)(comm) };
-        self.nccl.expect(status, comm, "close NCCL")
+        comm.finalize().map_err(|error| explained("close NCCL", &error))
     }
 
     /// Lets NCCL forget the communicator, which is finalized. That waits until no rank of this host has a connection to
     /// this one, and so for those that go on.
     fn destroy(&self) {
-        let nccl = self.nccl;
-        // SAFETY: the communicator is there, it is finalized, and nobody has it from now on.
-        self.end(move |comm| _ = unsafe { (nccl.ncclCommDestroy)(comm) });
+        self.end(|comm| drop(comm.destroy()));
     }
 
     /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.

@@ -1,8 +1,8 @@
 //! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own. It
 //! carries collectives. Messages are staged, as NCCL's have no tags, and hold their stream until the other rank has come.
 //!
-//! `library` finds NCCL and has its functions. `connect` creates a `communicator` of all ranks; that of a group is created
-//! for the first of its collectives. `link` watches a communicator, and `ending` ends it.
+//! The crate `nccl-rs` calls NCCL, and `translation` gives its errors remedies. `connect` creates a `communicator` of all
+//! ranks; that of a group is created for the first of its collectives. `link` watches a communicator, and `ending` ends it.
 //!
 //! `endpoint` is the path of one endpoint, and the place to begin. Its collectives are in a `queue`, in the order in which the
 //! program calls them, and the first one advances: its ranks compare what they call (`comparison`, among `members`), and
@@ -17,10 +17,10 @@ mod connect;
 mod ending;
 mod endpoint;
 mod launch;
-mod library;
 mod link;
 mod members;
 mod queue;
+mod translation;
 
 pub(crate) use connect::connect;
-pub use library::version;
+pub use translation::version;

@@ -4,11 +4,10 @@
 //! PyTorch, the program calls them in the same order on all ranks. Where it does not, ranks wait for each other in the
 //! [comparison](super::comparison), which ends at the deadline, and no GPU waits.
 
-use super::communicator;
+use super::communicator::{UNKNOWN, begin};
 use super::comparison::{Compared, Comparison};
 use super::endpoint::{NcclPath, NcclState};
 use super::launch::Launch;
-use super::library::{Libnccl, UniqueId};
 use super::link::Link;
 use super::members::Members;
 use crate::error::{Error, Result};
@@ -161,8 +160,8 @@ impl NcclPath {
             return self.launch(head, link);
         }
         let place = (members.place(), members.count());
-        let id = name.unwrap_or(UniqueId::UNKNOWN);
-        let comm = communicator::begin(Libnccl::get()?, &self.queue, place, id)?;
+        let id = name.unwrap_or(UNKNOWN);
+        let comm = begin(&self.queue, place, id)?;
         let link = Arc::new(self.link.beside(comm));
         state.groups.push(GroupLink { members: members.clone(), link: Arc::clone(&link) });
         head.stage = Stage::Connecting(link);

@@ -258,7 +258,7 @@ fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
 }
 
 /// Returns a version of NCCL as one writes it.
-pub(crate) fn spell_nccl(number: u32) -> String {
+fn spell_nccl(number: u32) -> String {
     format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
 }
 
