@@ -1,14 +1,16 @@
 //! NVIDIA GPUs: memory and arithmetic through the driver; a machine needs nothing else.
 //!
-//! `library` finds the driver, `handle` has its types for threads, `gpu` is a device in this process, `stream` orders work and keeps its values, `event`
-//! has its points, `timestamp` their times. `memory` has device memory and pinned host memory; `modules`, `launch`
-//! and `arithmetic` have the kernels; `kinds` and `refusal` handle what kernels refuse; `queue` combines them. Paths
-//! between devices use `enqueue` and `watch`; `foreign` and `exchange` are for other libraries' streams and tensors.
-//! Without a driver, [`Cuda::new`] returns an error; the rest is compiled only with the feature `cuda`.
+//! `library` finds the driver, `handle` has its handles, `devices` lists the GPUs, and `gpu` is one in this process.
+//! `stream` orders work and keeps its values, `event` has its points, `timestamp` their times. `memory` has device
+//! memory and pinned host memory; `modules`, `launch` and `arithmetic` have the kernels; `kinds` and `refusal` handle
+//! what kernels refuse; `queue` combines them. Paths between devices use `enqueue` and `watch`; `foreign` and `exchange`
+//! are for other libraries' streams and tensors. Without a driver, [`Cuda::new`] returns an error; the rest is compiled
+//! only with the feature `cuda`.
 
 #![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
 
 mod arithmetic;
+mod devices;
 pub(crate) mod enqueue;
 mod event;
 mod exchange;
@@ -31,9 +33,9 @@ mod sweeper;
 mod timestamp;
 mod watch;
 
+pub use devices::Description;
 pub use exchange::{DeviceTensor, Exchange};
 pub use foreign::{ForeignStream, raw_stream};
-pub use gpu::Description;
 pub(crate) use queue::CudaQueue;
 pub(crate) use watch::Watch;
 
@@ -109,7 +111,7 @@ impl Device for Cuda {
 
 /// Returns how many GPUs this process sees.
 pub(crate) fn count() -> Result<usize> {
-    gpu::count_all()
+    devices::count()
 }
 
 /// Returns the GPUs that this process sees, without opening them.
@@ -117,7 +119,7 @@ pub(crate) fn count() -> Result<usize> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn devices() -> Result<Vec<Description>> {
-    gpu::describe_all()
+    devices::all()
 }
 
 /// Identity of a GPU.
@@ -141,7 +143,7 @@ pub(crate) fn identify(queue: &Queue) -> Result<Option<Identified>> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn driver_version() -> Result<(u32, u32)> {
-    gpu::driver_version()
+    devices::driver_version()
 }
 
 /// Returns the numbers of the other GPUs whose memory each one reads directly, among those that this process sees.
@@ -149,7 +151,7 @@ pub fn driver_version() -> Result<(u32, u32)> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn peers() -> Result<Vec<Vec<usize>>> {
-    gpu::peers()
+    devices::peers()
 }
 
 /// Creates another queue on the same GPU as a queue.
