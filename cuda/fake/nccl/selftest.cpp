@@ -35,6 +35,12 @@ int ncclCommDestroy(ncclComm_t);
 int ncclCommAbort(ncclComm_t);
 int ncclCommGetAsyncError(ncclComm_t, int *);
 const char *ncclGetLastError(ncclComm_t);
+int ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
+int ncclGroupStart();
+int ncclGroupEnd();
+int ncclReduce(CUdeviceptr, CUdeviceptr, size_t, int, int, int, ncclComm_t, CUstream);
+int ncclSend(CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+int ncclRecv(CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
 int ncclAllReduce(CUdeviceptr, CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
 int ncclReduceScatter(CUdeviceptr, CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
 int ncclAllGather(CUdeviceptr, CUdeviceptr, size_t, int, ncclComm_t, CUstream);
@@ -133,6 +139,30 @@ static void collectives() {
         r.begun(ncclAllGather(z, z, 1, Uint8, r.comm, r.stream));
         CHECK((r.read<uint8_t>(z, 4) == std::vector<uint8_t>{0, 1, 2, 3}));
         r.begun(ncclBroadcast(z, z, 4, Uint8, 2, r.comm, r.stream));
+        r.leave();
+    });
+}
+
+// Calls that begin together, and a communicator of some ranks, whose order is the other way round.
+static void groups() {
+    ranks(4, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, r.rank)), y = r.memory(std::vector<int>(4, 9));
+        DO(ncclGroupStart());
+        DO(ncclSend(x, 4, Int32, (r.rank + 1) % 4, r.comm, r.stream));
+        DO(ncclRecv(y, 4, Int32, (r.rank + 3) % 4, r.comm, r.stream));
+        r.begun(ncclGroupEnd());
+        CHECK(r.read<int>(y, 4)[3] == (r.rank + 3) % 4);
+        r.begun(ncclReduce(x, y, 4, Int32, Sum, 1, r.comm, r.stream));
+        CHECK(r.read<int>(y, 4)[0] == (r.rank == 1 ? 6 : (r.rank + 3) % 4));
+        Rank half{-1, -1};
+        half.stream = r.stream;
+        r.begun(ncclCommSplit(r.comm, r.rank < 2 ? 0 : -1, -r.rank, &half.comm, nullptr));
+        CHECK((half.comm != nullptr) == (r.rank < 2));
+        if (half.comm) {
+            half.begun(ncclReduce(x, y, 4, Int32, Max, 0, half.comm, r.stream));
+            if (r.rank == 1) CHECK(r.read<int>(y, 4)[0] == 1);
+            half.leave();
+        }
         r.leave();
     });
 }
@@ -328,7 +358,7 @@ int main(int count, char **arguments) {
     std::string name = count > 1 ? arguments[1] : "";
     DO(cuInit(0));
     const std::pair<const char *, void (*)()> tests[] = {
-        {"collectives", collectives}, {"refusals", refusals},   {"aborts", aborts}, {"errors", errors},
+        {"collectives", collectives}, {"groups", groups},       {"refusals", refusals}, {"aborts", aborts}, {"errors", errors},
         {"processes", processes},     {"deaths", deaths},       {"proxies", proxies}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
