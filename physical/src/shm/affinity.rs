@@ -1,9 +1,9 @@
-//! Moves a rank away from a core that it shares with a peer although other cores are free.
+//! Moves a rank away from a core that it shares with more peers than necessary.
 //!
 //! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer
 //! gives the kernel no reason to separate them. So each rank that waits for longer publishes its core, and a rank
-//! that finds itself on the core of a peer moves to a free one. It is not bound to that core: programs have other
-//! threads, and the kernel schedules them best.
+//! that shares it moves to a core with fewer peers. Ranks on one core look for another one in turn, so they do not
+//! move together. A rank is not bound to its new core: programs have other threads, and the kernel schedules them best.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};
@@ -24,18 +24,20 @@ pub(super) struct CoreMover {
 }
 
 impl CoreMover {
-    /// Moves this thread to an allowed core for which `taken` is false. Returns true if it moved: no such core may
-    /// exist, or the last move may be too recent.
-    pub(super) fn leave(&mut self, now: Instant, taken: impl Fn(u32) -> bool) -> bool {
-        if self.moved.is_some_and(|moved| now - moved < PAUSE) {
+    /// Moves this thread from core `here` to the allowed core with the fewest peers by `peers_on`. Returns true if it
+    /// moved: no core may have fewer than `here`, or the last move may be too recent.
+    pub(super) fn leave(&mut self, here: u32, now: Instant, peers_on: impl Fn(u32) -> usize) -> bool {
+        let most = peers_on(here);
+        if most == 0 || self.moved.is_some_and(|moved| now - moved < PAUSE) {
             return false;
         }
-        self.moved = Some(now);
         let Ok(allowed) = sched_getaffinity(None) else { return false };
-        let free = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core) && !taken(*core as u32));
-        free.is_some_and(|core| {
+        let cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+        let emptiest = cores.min_by_key(|core| peers_on(*core as u32));
+        emptiest.filter(|core| peers_on(*core as u32) < most).is_some_and(|core| {
             let mut only = CpuSet::new();
             only.set(core);
+            self.moved = Some(now);
             let moved = sched_setaffinity(None, &only).is_ok();
             // Only this thread sets its own cores, and it was just allowed all of them.
             moved && sched_setaffinity(None, &allowed).is_ok()
@@ -57,14 +59,17 @@ mod tests {
         let here = current();
         let mut mover = CoreMover::default();
         let now = Instant::now();
-        assert_eq!(mover.leave(now, |core| core == here), before.len() > 1);
-        assert!(!mover.leave(now, |_| false), "it has just moved");
-        assert!(mover.leave(now + PAUSE, |_| false));
+        let one_peer_here = |core| usize::from(core == here);
+        assert_eq!(mover.leave(here, now, one_peer_here), before.len() > 1);
+        assert!(!mover.leave(here, now, one_peer_here), "the last move is too recent");
+        assert_eq!(mover.leave(here, now + PAUSE, one_peer_here), before.len() > 1);
         assert_eq!(cores(), before);
     }
 
     #[test]
-    fn nobody_moves_where_no_core_is_free() {
-        assert!(!CoreMover::default().leave(Instant::now(), |_| true));
+    fn a_thread_stays_if_no_core_has_fewer_peers() {
+        let here = current();
+        assert!(!CoreMover::default().leave(here, Instant::now(), |_| 1));
+        assert!(!CoreMover::default().leave(here, Instant::now(), |core| if core == here { 1 } else { 2 }));
     }
 }

@@ -37,6 +37,10 @@ use std::sync::Arc;
 
 /// Number of times that a small operation polls the control blocks before its caller waits otherwise.
 const POLLS: usize = 200;
+/// Number of times that a small operation yields its core if ranks outnumber cores, with one poll after each.
+const YIELDS: usize = 8;
+/// Number of immediate operations from one look at the cores of the peers to the next.
+const LOOKS: u32 = 32;
 /// Operations that may complete in one call.
 const IMMEDIATE: [OperationKind; 3] =
     [OperationKind::Barrier, OperationKind::AllReduce, OperationKind::Broadcast];
@@ -67,6 +71,24 @@ impl ShmContext {
     /// Returns the number of times to poll the control blocks before the caller waits otherwise.
     fn polls(&self) -> usize {
         if self.crowded { 1 } else { POLLS }
+    }
+
+    /// Waits a few microseconds for the peers of a small operation that this rank has posted. Returns `None` if not all
+    /// of them arrive.
+    #[inline]
+    fn wait_for_small(&self, entry: &mut Entry, output: &mut [u8]) -> Result<Option<SmallOutcome>> {
+        let mut outcome = entry.poll(self, output, self.polls());
+        // Not before: its fence waits until the post is visible, and the peers' posts arrive meanwhile.
+        self.unpark_peers();
+        let yields = if self.crowded { YIELDS } else { 0 };
+        for _ in 0..yields {
+            if !matches!(outcome, Ok(None)) {
+                break;
+            }
+            std::thread::yield_now();
+            outcome = entry.poll(self, output, 1);
+        }
+        outcome
     }
 
     /// Returns all ranks but this one.
@@ -102,13 +124,15 @@ pub(super) struct ShmCollectives {
     /// Lanes with an operation in progress.
     active: Vec<usize>,
     tickets: Tickets,
+    /// Number of operations that were tried immediately.
+    tried: u32,
 }
 
 impl ShmCollectives {
     /// Creates the collectives of an endpoint.
     pub(super) fn new(context: ShmContext) -> Self {
         let lanes = (0..LANES).map(|_| LaneState::default()).collect();
-        ShmCollectives { context, lanes, active: Vec::new(), tickets: Tickets::default() }
+        ShmCollectives { context, lanes, active: Vec::new(), tickets: Tickets::default(), tried: 0 }
     }
 
     /// Returns true if this operation is carried out natively: see
@@ -146,6 +170,13 @@ impl ShmCollectives {
         ticket
     }
 
+    /// Returns true once in [`LOOKS`] calls. Operations that end immediately never reach the code that spreads the
+    /// ranks over the cores.
+    pub(super) fn is_time_to_look_around(&mut self) -> bool {
+        self.tried = self.tried.wrapping_add(1);
+        self.context.crowded && self.tried.is_multiple_of(LOOKS)
+    }
+
     /// Carries out a small operation immediately: see [`Collectives::at_once`](crate::native::Collectives::at_once).
     pub(super) fn at_once(&mut self, label: &Label, bytes: &mut [u8]) -> AtOnce {
         let lane = label.tag.lane();
@@ -163,25 +194,18 @@ impl ShmCollectives {
         prepare(context, &label.fingerprint, bytes);
         let payload = Entry::payload(context, label, bytes);
         let mut entry = Entry::post(context, lane, state.round, *label, payload);
-        let fail = |error| {
-            context.mine().control_block().withdraw(lane, state.round);
-            AtOnce::Done(Err(error))
-        };
-        for _ in 0..context.polls() {
-            match entry.is_complete(context) {
-                Ok(false) => continue,
-                Ok(true) => {}
-                Err(error) => return fail(error),
+        match context.wait_for_small(&mut entry, bytes) {
+            Ok(Some(SmallOutcome::Complete)) => AtOnce::Done(Ok(())),
+            // The running collective then waits for the peers, or for the verdict on the world.
+            Ok(None | Some(SmallOutcome::WithdrawnBy(_))) => {
+                state.resumable = Some(*label);
+                AtOnce::Begun
             }
-            match entry.finish(context, bytes) {
-                Ok(SmallOutcome::Complete) => return AtOnce::Done(Ok(())),
-                // The running collective then waits for the verdict on the world.
-                Ok(SmallOutcome::WithdrawnBy(_)) => break,
-                Err(error) => return fail(error),
+            Err(error) => {
+                context.mine().control_block().withdraw(lane, state.round);
+                AtOnce::Done(Err(error))
             }
         }
-        state.resumable = Some(*label);
-        AtOnce::Begun
     }
 
     /// Begins the next operation of a free lane. Small operations are often complete when this returns.

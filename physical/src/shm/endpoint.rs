@@ -50,10 +50,14 @@ impl ShmParking {
 
 impl Parking for ShmParking {
     fn shares_core(&mut self) -> bool {
-        let taken = |core: u32| self.peers.iter().any(|peer| peer.core() == Some(core));
-        let shared = taken(affinity::current()) && !self.mover.leave(Instant::now(), taken);
-        self.own.show_core(affinity::current());
-        shared
+        let peers_on = |core: u32| self.peers.iter().filter(|peer| peer.core() == Some(core)).count();
+        let here = affinity::current();
+        if peers_on(here) > 0 {
+            self.mover.leave(here, Instant::now(), peers_on);
+        }
+        let here = affinity::current();
+        self.own.show_core(here);
+        peers_on(here) > 0
     }
 
     fn announce_park(&mut self) {
@@ -157,7 +161,11 @@ impl native::Collectives for ShmEndpoint {
     }
 
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
-        self.native.borrow_mut().at_once(label, bytes)
+        let mut native = self.native.borrow_mut();
+        if native.is_time_to_look_around() {
+            self.stream.crowded();
+        }
+        native.at_once(label, bytes)
     }
 
     fn post(&self, label: Label, _: &Arc<[usize]>, input: Option<ReadView>, output: WriteView) -> Ticket {

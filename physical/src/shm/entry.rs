@@ -28,7 +28,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Publishes that this rank has entered the operation, and wakes parked peers.
+    /// Publishes that this rank has entered the operation. The caller then calls [`ShmContext::unpark_peers`].
     pub(super) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let entry = Self::posted(lane, round, label);
         if context.size() > 1 {
@@ -36,7 +36,6 @@ impl Entry {
             context.traffic.notified(NOTICE_BYTES + payload.len(), carried);
         }
         context.mine().control_block().post(lane, round, &entry.posted, payload);
-        context.unpark_peers();
         entry
     }
 
@@ -46,8 +45,13 @@ impl Entry {
     }
 
     /// Returns true once all ranks have entered the same operation. Fails if a rank has entered a different one.
+    #[inline]
     pub(super) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
         while self.seen < context.size() {
+            if self.seen == context.rank {
+                self.seen += 1;
+                continue;
+            }
             let Some(slot_view) = self.slot_view(context, self.seen) else { return Ok(false) };
             if !slot_view.is_of(&self.posted) {
                 return Err(self.mismatch(context, self.seen, &slot_view));
@@ -55,6 +59,24 @@ impl Entry {
             self.seen += 1;
         }
         Ok(true)
+    }
+
+    /// Polls at most `polls` times until all ranks have entered, and stores the result of a small operation. Returns
+    /// `None` if not all ranks have entered.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        context: &ShmContext,
+        output: &mut [u8],
+        polls: usize,
+    ) -> Result<Option<SmallOutcome>> {
+        for _ in 0..polls {
+            if self.is_complete(context)? {
+                context.mine().control_block().vacate(self.lane, self.round + 1, output.len());
+                return self.finish(context, output).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the slot of `rank` once that rank has entered.
@@ -100,6 +122,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`Error::Usage`] if a peer broke the protocol, and may have written while this rank read.
+    #[inline]
     pub(super) fn finish(&self, context: &ShmContext, output: &mut [u8]) -> Result<SmallOutcome> {
         self.compute(context, output);
         let posted = |peer: usize| context.segments[peer].control_block().is_published(self.lane, self.round);

@@ -74,6 +74,7 @@ impl RunningCollective {
             None => &[],
         };
         let entry = Entry::post(context, lane, round, label, payload);
+        context.unpark_peers();
         RunningCollective { entry, input, output, phase: Phase::Entering }
     }
 

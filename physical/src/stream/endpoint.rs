@@ -408,7 +408,8 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
     }
 
     fn crowded(&self) -> bool {
-        self.identity.crowded || self.state.borrow_mut().parking.shares_core()
+        let shares_core = self.state.borrow_mut().parking.shares_core();
+        self.identity.crowded || shares_core
     }
 
     fn park(&self, at_most: Duration) {

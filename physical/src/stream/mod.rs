@@ -55,8 +55,8 @@ pub(crate) trait Parking {
     /// Updates the readiness of the links, if this takes a system call. Called before a round of reads and writes.
     fn poll_readiness(&mut self) {}
 
-    /// Returns true if another rank is known to run on the core of this thread, and this thread cannot move to a free
-    /// one.
+    /// Returns true if another rank is known to run on the core of this thread, after an attempt to move to a core with
+    /// fewer.
     fn shares_core(&mut self) -> bool {
         false
     }
