@@ -51,6 +51,7 @@ impl Communicator {
 
     /// Runs the next collective of this lane immediately, in place, if it is small and the backend supports it.
     /// `None` if it must be run with [`Communicator::operate`], under the same fingerprint and on the same elements.
+    #[inline]
     pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
         if elements.len() > AT_ONCE || !self.group().is_world() {
             return None;
@@ -65,9 +66,18 @@ impl Communicator {
         if let Err(error) = self.poison().check(endpoint.health(), &label) {
             return Some(Err(error));
         }
-        let AtOnce::Done(outcome) = native.at_once(&label, elements) else { return None };
-        sequence.set(sequence.get() + 1);
-        Some(outcome.inspect_err(|error| self.give_up(error)))
+        match native.at_once(&label, elements) {
+            AtOnce::Done(Ok(())) => {
+                sequence.set(sequence.get() + 1);
+                Some(Ok(()))
+            }
+            AtOnce::Done(Err(error)) => {
+                sequence.set(sequence.get() + 1);
+                self.give_up(&error);
+                Some(Err(error))
+            }
+            AtOnce::Begun | AtOnce::Not => None,
+        }
     }
 
     /// Runs the next send to a rank.
@@ -125,6 +135,7 @@ impl Communicator {
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
+    #[inline]
     fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
         // Messages between two ranks have no lane: they are ordered among all messages of the pair.
         let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };

@@ -162,6 +162,7 @@ impl ReduceOp {
     ///
     /// # Errors
     /// [`Error::Usage`] for the mean of integers and booleans, and for the bitwise reductions of floats.
+    #[inline]
     pub fn check(self, dtype: DType) -> Result<()> {
         let remedy = match dtype.is_float() {
             true if self.is_bitwise() => "use min, max or sum, or an integer type",

@@ -142,6 +142,7 @@ const MOST: u64 = (1 << 48) - 1;
 
 impl Fingerprint {
     /// Creates a fingerprint without reduction and root.
+    #[inline]
     pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
         let count = (count as u64).min(MOST);
         Fingerprint {
@@ -157,6 +158,7 @@ impl Fingerprint {
     }
 
     /// Returns the bytes that go over the wire.
+    #[inline]
     pub fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
         let mut bytes = [0; FINGERPRINT_BYTES];
         bytes[0] = self.operation as u8;

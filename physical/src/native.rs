@@ -57,8 +57,10 @@ impl Size {
 /// Returns the range of elements in chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at
 /// most.
 pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
-    // In u128, as len × ranks may overflow.
-    let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
+    let edge = |index: usize| match len.checked_mul(index) {
+        Some(product) => product / ranks,
+        None => (len as u128 * index as u128 / ranks as u128) as usize,
+    };
     edge(index)..edge(index + 1)
 }
 
@@ -69,11 +71,11 @@ pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
     let Fingerprint { operation, dtype, root, count, .. } = *fingerprint;
     let count = count as usize;
     let bytes = count * dtype.size();
-    let of_others = (count - chunk(count, ranks, rank).len()) * dtype.size();
+    let of_others = || (count - chunk(count, ranks, rank).len()) * dtype.size();
     match operation {
         OperationKind::AllReduce if Size::of(bytes, ranks) == Size::Small => (ranks - 1) * bytes,
-        OperationKind::AllReduce => 2 * of_others,
-        OperationKind::ReduceScatter => of_others,
+        OperationKind::AllReduce => 2 * of_others(),
+        OperationKind::ReduceScatter => of_others(),
         OperationKind::AllGather => (ranks - 1) * bytes,
         OperationKind::Broadcast => {
             let place = (rank + ranks - root.map_or(0, |root| root as usize) % ranks) % ranks;

@@ -30,6 +30,7 @@ impl Poison {
     ///
     /// # Errors
     /// [`Error::Poisoned`], with the first failure here; [`Error::PeerFailed`] if it was that of another rank.
+    #[inline]
     pub fn check(&self, health: &Health, label: &Label) -> Result<()> {
         if let Some(because) = &*self.0.borrow() {
             return Err(Error::Poisoned { because: because.clone() });

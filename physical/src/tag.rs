@@ -31,6 +31,7 @@ impl Tag {
     ///
     /// # Errors
     /// [`Error::Usage`] if the lane is above 65 534, or the step above 65 535.
+    #[inline]
     pub fn new(communicator: u32, lane: usize, sequence: u64, step: usize) -> Result<Self> {
         let lane = narrow("lane", lane, USERS - 1)?;
         Ok(Tag { communicator, lane, step: narrow("step", step, u16::MAX)?, sequence })
@@ -106,6 +107,7 @@ impl Tag {
     }
 }
 
+#[inline]
 fn narrow(what: &str, value: usize, most: u16) -> Result<u16> {
     u16::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| {
         let remedy = format!("use at most {} of them", u32::from(most) + 1);

@@ -42,6 +42,10 @@ pub(super) const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 /// Bytes before the payload. The first payload bytes share a cache line with them.
 const HEAD: usize = 8 + LABEL;
 const _: () = assert!(HEAD == NOTICE_BYTES);
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Most cache lines after the first that [`ControlBlock::vacate`] takes.
+const VACATED_LINES: usize = 16;
 /// Offset of the counters in a lane.
 const COUNTERS: usize = 2 * SLOT;
 /// Bytes of a lane.
@@ -84,7 +88,12 @@ impl<P: ControlMemory> SlotView<'_, P> {
 
     /// Returns true if the slot has this label.
     pub(super) fn is_of(&self, label: &LabelBytes) -> bool {
-        self.encode_label() == *label
+        // By words: comparing a copy waits until the stores of the copy are complete.
+        label.chunks(8).enumerate().all(|(index, expected)| {
+            let mut word = [0; 8];
+            self.page.load(self.slot + 8 + 8 * index, &mut word);
+            word == expected
+        })
     }
 
     /// Decodes the label. Returns `None` if the peer wrote an invalid one.
@@ -142,6 +151,17 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
         self.0.store(slot + 8, label);
         self.0.store(slot + HEAD, payload);
         self.0.atomic(slot).store(round, Ordering::Release);
+    }
+
+    /// Clears the slot of round `round`, once all ranks have entered the round before it. By the time of
+    /// [`ControlBlock::post`], which would otherwise wait for them, this core then owns the cache lines of the next
+    /// operation, whose `payload` is taken to have as many bytes as the last one.
+    pub(super) fn vacate(&self, lane: usize, round: u64, payload: usize) {
+        let slot = Self::slot(lane, round);
+        self.0.atomic(slot).store(0, Ordering::Relaxed);
+        for start in (LINE - HEAD..payload).step_by(LINE).take(VACATED_LINES) {
+            self.0.store(slot + HEAD + start, &[0]);
+        }
     }
 
     /// Returns the slot of round `round` once the rank has published it.
