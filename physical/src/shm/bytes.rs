@@ -67,6 +67,18 @@ impl<'a> SharedBytes<'a> {
         unsafe { self.copy_to(to.as_mut_ptr()) }
     }
 
+    /// Copies all bytes, as [`SharedBytes::load`] does, to memory whose cache lines other cores have read. Where the
+    /// processor can, the copy does not wait for these lines.
+    pub(super) fn load_past_caches(self, to: &mut [u8]) {
+        assert_eq!(self.len, to.len(), "a copy of all bytes");
+        let before = to.as_ptr().align_offset(BLOCK).min(self.len);
+        let (head, rest) = to.split_at_mut(before);
+        self.part(0..before).load(head);
+        // SAFETY: both sides have the length of `rest` from here on.
+        let done = BLOCK * unsafe { stream_blocks(self.start.wrapping_add(before), rest) };
+        self.part(before + done..self.len).load(&mut rest[done..]);
+    }
+
     /// Copies all bytes, as [`SharedBytes::load`] does, to the beginning of uninitialised memory, and returns the copy.
     pub(super) fn load_to(self, to: &mut [MaybeUninit<u8>]) -> &mut [u8] {
         let to = &mut to[..self.len];
@@ -89,15 +101,6 @@ impl<'a> SharedBytes<'a> {
                 false => copy::<true>(self.start, to, self.len),
             }
         }
-    }
-
-    /// Copies all bytes into a vector.
-    pub(super) fn to_vec(self) -> Vec<u8> {
-        let mut copy = Vec::with_capacity(self.len);
-        let len = self.load_to(copy.spare_capacity_mut()).len();
-        // SAFETY: these bytes were just initialised.
-        unsafe { copy.set_len(len) };
-        copy
     }
 }
 
@@ -212,6 +215,56 @@ unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
     count
 }
 
+/// Copies the whole blocks of `to`, which is aligned to a block, by stores that bypass the caches, and returns their
+/// number.
+///
+/// # Safety
+/// `from` has as many bytes as `to`, mapped and initialised.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn stream_blocks(from: *const u8, to: &mut [u8]) -> usize {
+    let count = to.len() / BLOCK;
+    if count == 0 || !to.as_ptr().addr().is_multiple_of(BLOCK) {
+        return 0;
+    }
+    // SAFETY: as in `blocks`; the fence makes the stores visible before all later ones.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movntps [{to}], {a}",
+            "movntps [{to} + 16], {b}",
+            "movntps [{to} + 32], {c}",
+            "movntps [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {count}, 1",
+            "jnz 2b",
+            "sfence",
+            from = inout(reg) from => _,
+            to = inout(reg) to.as_mut_ptr() => _,
+            count = inout(reg) count => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+    count
+}
+
+/// Copies nothing: all bytes are left to other copies.
+///
+/// # Safety
+/// None is needed.
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+unsafe fn stream_blocks(_: *const u8, _: &mut [u8]) -> usize {
+    0
+}
+
 /// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
@@ -256,6 +309,14 @@ unsafe fn blocks(_: *const u8, _: *mut u8, _: usize) -> usize {
 mod tests {
     use super::*;
 
+    impl SharedBytes<'_> {
+        fn to_vec(self) -> Vec<u8> {
+            let mut copy = vec![0; self.len];
+            self.load(&mut copy);
+            copy
+        }
+    }
+
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
     }
@@ -282,6 +343,10 @@ mod tests {
                 let mut loaded = vec![0xee; len + 1];
                 shared.load(&mut loaded[..len]);
                 assert_eq!((&loaded[..len], loaded[len]), (&want[..], 0xee));
+                let mut streamed = vec![0xee; start + len + 1];
+                shared.load_past_caches(&mut streamed[start..start + len]);
+                assert_eq!((&streamed[start..start + len], streamed[start + len]), (&want[..], 0xee));
+                assert!(streamed[..start].iter().all(|byte| *byte == 0xee));
                 let mut stored = vec![0xee; start + len + 1];
                 // SAFETY: there is room for so many bytes.
                 unsafe { store(want, stored[start..].as_mut_ptr()) };

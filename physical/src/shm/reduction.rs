@@ -62,7 +62,11 @@ impl OrderedReduction {
             let from = |rank| from(rank).part(start..end);
             match self.order {
                 Order::Ring => self.ring(from, to),
-                Order::Tree => to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1)),
+                Order::Tree => {
+                    let rank = self.owner % self.core();
+                    from(rank).load(to);
+                    self.tree(&from, rank, 1, to);
+                }
             }
             self.finish(to);
         }
@@ -78,10 +82,13 @@ impl OrderedReduction {
                 // Two contributions are combined in one order only.
                 _ if self.ranks == 2 => self.land(from(1 - self.owner), to),
                 Order::Ring => self.ring_onto(from, to),
+                Order::Tree if self.owner < self.core() => self.tree(&from, self.owner, 1, to),
                 Order::Tree => {
                     let own = to.to_vec();
                     let from = |rank| if rank == self.owner { SharedBytes::of(&own) } else { from(rank) };
-                    to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1));
+                    let rank = self.owner - self.core();
+                    from(rank).load(to);
+                    self.tree(&from, rank, 1, to);
                 }
             }
             self.finish(to);
@@ -133,20 +140,30 @@ impl OrderedReduction {
         1 << self.ranks.ilog2()
     }
 
-    /// Computes the value of rank `rank` of the core after the steps at distances from the largest down to
-    /// `distance`.
-    fn tree<'a>(&self, from: &impl Fn(usize) -> SharedBytes<'a>, rank: usize, distance: usize) -> Vec<u8> {
+    /// Computes, in `to`, which holds the contribution of rank `rank` of the core, its value after the steps at
+    /// distances from the largest down to `distance`.
+    fn tree<'a>(
+        &self,
+        from: &impl Fn(usize) -> SharedBytes<'a>,
+        rank: usize,
+        distance: usize,
+        to: &mut [u8],
+    ) {
         if distance >= self.core() {
-            let mut own = from(rank).to_vec();
             if rank + self.core() < self.ranks {
-                self.land(from(rank + self.core()), &mut own);
+                self.land(from(rank + self.core()), to);
             }
-            return own;
+            return;
         }
-        let mut own = self.tree(from, rank, 2 * distance);
-        let partner = self.tree(from, rank ^ distance, 2 * distance);
-        device::land(self.op, self.dtype, &partner, &mut own);
-        own
+        self.tree(from, rank, 2 * distance, to);
+        let partner = rank ^ distance;
+        if 2 * distance >= self.core() && partner + self.core() >= self.ranks {
+            return self.land(from(partner), to);
+        }
+        let mut scratch = Scratch::new();
+        let scratch = scratch.copy(from(partner));
+        self.tree(from, partner, 2 * distance, scratch);
+        device::land(self.op, self.dtype, scratch, to);
     }
 
     /// Divides a contribution if that has yet to be done.

@@ -9,12 +9,16 @@ use super::running::{RunningCollective, StepOutcome};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::{Size, chunk};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 /// Bytes that are reduced or copied before anything else is checked. A piece that a rank has just completed is still in
 /// the shared cache when the peers copy it.
 const PIECE: usize = 64 * 1024;
+/// Sizes of a buffer, in bytes, at which results are copied past the caches: the peer of a chunk has read this rank's
+/// contribution to it, and waiting for each of these cache lines would take twice as long as the copy. In smaller buffers
+/// the fence takes longer; of larger ones few lines are still in a cache.
+const PAST_CACHES: RangeInclusive<usize> = 32 << 10..=256 << 10;
 
 /// Location of the registered buffer of a rank: its registration, and its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +136,13 @@ impl RegisteredTransfer {
                 running.entry.round,
             );
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
-                self.peer(context, peer, &piece)?.load(&mut running.output.bytes_mut()[piece.clone()]);
+                let result = self.peer(context, peer, &piece)?;
+                let to = &mut running.output.bytes_mut()[piece.clone()];
+                if PAST_CACHES.contains(&(len * size)) {
+                    result.load_past_caches(to)
+                } else {
+                    result.load(to)
+                }
                 self.copied[peer] += 1;
                 moved += piece.len();
             }
