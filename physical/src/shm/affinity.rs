@@ -8,8 +8,8 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two moves, each of which takes about ten microseconds.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Shortest time between two attempts to move. A move takes about ten microseconds.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns the core of this thread.
 pub(super) fn current() -> u32 {
@@ -19,25 +19,31 @@ pub(super) fn current() -> u32 {
 /// Moves one thread between cores, at most once in [`PAUSE`].
 #[derive(Debug, Default)]
 pub(super) struct CoreMover {
-    /// Time of the last move.
-    moved: Option<Instant>,
+    /// Time of the last attempt.
+    tried: Option<Instant>,
 }
 
 impl CoreMover {
-    /// Moves this thread from core `here` to the allowed core with the fewest peers by `peers_on`. Returns true if it
-    /// moved: no core may have fewer than `here`, or the last move may be too recent.
-    pub(super) fn leave(&mut self, here: u32, now: Instant, peers_on: impl Fn(u32) -> usize) -> bool {
-        let most = peers_on(here);
-        if most == 0 || self.moved.is_some_and(|moved| now - moved < PAUSE) {
+    /// Moves this thread from core `here` to the allowed core with the fewest of `peers`, which are cores. Returns true
+    /// if it moved: no core may have fewer than `here`, or the last attempt may be too recent.
+    pub(super) fn leave(&mut self, here: u32, now: Instant, peers: impl Iterator<Item = u32>) -> bool {
+        if self.tried.is_some_and(|tried| now - tried < PAUSE) {
             return false;
         }
+        self.tried = Some(now);
         let Ok(allowed) = sched_getaffinity(None) else { return false };
+        let mut ranks = [0u32; CpuSet::MAX_CPU];
+        for core in peers {
+            if let Some(ranks) = ranks.get_mut(core as usize) {
+                *ranks += 1;
+            }
+        }
         let cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-        let emptiest = cores.min_by_key(|core| peers_on(*core as u32));
-        emptiest.filter(|core| peers_on(*core as u32) < most).is_some_and(|core| {
+        let emptiest = cores.min_by_key(|core| ranks[*core]);
+        let most = ranks.get(here as usize).copied().unwrap_or(0);
+        emptiest.filter(|core| ranks[*core] < most).is_some_and(|core| {
             let mut only = CpuSet::new();
             only.set(core);
-            self.moved = Some(now);
             let moved = sched_setaffinity(None, &only).is_ok();
             // Only this thread sets its own cores, and it was just allowed all of them.
             moved && sched_setaffinity(None, &allowed).is_ok()
@@ -59,17 +65,19 @@ mod tests {
         let here = current();
         let mut mover = CoreMover::default();
         let now = Instant::now();
-        let one_peer_here = |core| usize::from(core == here);
-        assert_eq!(mover.leave(here, now, one_peer_here), before.len() > 1);
-        assert!(!mover.leave(here, now, one_peer_here), "the last move is too recent");
-        assert_eq!(mover.leave(here, now + PAUSE, one_peer_here), before.len() > 1);
+        let one_peer_here = || [here].into_iter();
+        assert_eq!(mover.leave(here, now, one_peer_here()), before.len() > 1);
+        assert!(!mover.leave(here, now, one_peer_here()), "the last attempt is too recent");
+        assert_eq!(mover.leave(here, now + PAUSE, one_peer_here()), before.len() > 1);
         assert_eq!(cores(), before);
     }
 
     #[test]
     fn a_thread_stays_if_no_core_has_fewer_peers() {
         let here = current();
-        assert!(!CoreMover::default().leave(here, Instant::now(), |_| 1));
-        assert!(!CoreMover::default().leave(here, Instant::now(), |core| if core == here { 1 } else { 2 }));
+        let all = || 0..CpuSet::MAX_CPU as u32;
+        assert!(!CoreMover::default().leave(here, Instant::now(), all()));
+        let fewer_here = all().chain(all().filter(|core| *core != here));
+        assert!(!CoreMover::default().leave(here, Instant::now(), fewer_here));
     }
 }

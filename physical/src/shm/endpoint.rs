@@ -50,14 +50,11 @@ impl ShmParking {
 
 impl Parking for ShmParking {
     fn shares_core(&mut self) -> bool {
-        let peers_on = |core: u32| self.peers.iter().filter(|peer| peer.core() == Some(core)).count();
         let here = affinity::current();
-        if peers_on(here) > 0 {
-            self.mover.leave(here, Instant::now(), peers_on);
-        }
-        let here = affinity::current();
-        self.own.show_core(here);
-        peers_on(here) > 0
+        let cores = self.peers.iter().filter_map(|peer| peer.core());
+        let shared = cores.clone().any(|core| core == here) && !self.mover.leave(here, Instant::now(), cores);
+        self.own.show_core(affinity::current());
+        shared
     }
 
     fn announce_park(&mut self) {
