@@ -28,6 +28,7 @@ written. If the reader closes the output (`| head`), the job continues, and its 
 
 Examples:
   hexagram run -n 4 -- ./train --epochs 3
+  hexagram run -n 4 --max-restarts 3 -- ./train --epochs 30 --checkpoint saved
   hexagram run -n 2 --nnodes 2 --node-rank 0 --addr 10.0.0.1:29400 --secret-file secret -- ./train
   hexagram run -n 2 --nnodes 2 --node-rank 1 --addr 10.0.0.1:29400 --secret-file secret -- ./train";
 
@@ -80,6 +81,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_GRACE.as_secs())]
     grace: u64,
 
+    /// Start the job again, up to this many times, if a rank fails: from its first rank on, so the program has to resume
+    /// from a checkpoint (`train --checkpoint FOLDER` does). For one machine; the logs of restart 1 go to the folder
+    /// restart-1 of --log-dir
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "addr")]
+    max_restarts: u32,
+
     /// Program that each rank runs: a path, or a name found in PATH
     program: PathBuf,
 
@@ -113,6 +120,7 @@ impl Run {
             show: self.show,
             logs: self.log_dir,
             grace: Duration::from_secs(self.grace),
+            max_restarts: self.max_restarts,
             ..Job::new(self.ranks, self.program)
         })
     }

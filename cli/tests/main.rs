@@ -16,6 +16,7 @@ mod faults;
 mod harness;
 mod nodes;
 mod output;
+mod restart;
 mod run;
 mod run_logs;
 mod sample;

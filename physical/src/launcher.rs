@@ -12,7 +12,7 @@ pub use crate::doorbell::Doorbell;
 pub use crate::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, raise_open_files};
 pub use crate::memory_file::memory_file;
 pub use crate::process::signal_all;
-pub use crate::world::warn_of_unknown;
+pub use crate::world::{RESTART, warn_of_unknown};
 
 use crate::bootstrap::{ListenContext, Listener, Rendezvous};
 use crate::error::Result;

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-pub use variables::{check_environment, log_level, warn_of_unknown};
+pub use variables::{RESTART, check_environment, log_level, restarts, warn_of_unknown};
 
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///

@@ -9,6 +9,7 @@ use clap::Args;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
 use hexagram::physical::device::DeviceChoice;
+use hexagram::physical::world::restarts;
 use hexagram::sampler::loader::LoaderOptions;
 use hexagram::{Error, JoinOptions, Result, TransportKind, World};
 use std::path::PathBuf;
@@ -60,7 +61,8 @@ pub struct RunOptions {
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Save the whole state of the training in this folder, from time to time and at the end. A failed save is
-    /// reported on standard error and tried again at the next one; if the last one fails, the exit code is 1
+    /// reported on standard error and tried again at the next one; if the last one fails, the exit code is 1. If the
+    /// launcher has restarted the job, the training resumes from the newest checkpoint
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Steps from one checkpoint to the next
@@ -138,6 +140,7 @@ impl Run {
         if options.every == 0 {
             return Err(Error::usage("--every is 0", "use at least 1, or omit it for the default"));
         }
+        options.resume |= options.checkpoint.is_some() && restarts()? > 0;
         if let Some(trace) = &options.trace {
             check_writable(trace)?;
         }

@@ -38,6 +38,32 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
     }
 }
 
+#[test]
+fn a_restarted_run_resumes_by_itself() {
+    let kept = folder("restart-kept");
+    let arguments =
+        |epochs: usize| format!("--ranks 2 --every 25 --checkpoint {} --epochs {epochs}", kept.display());
+    let whole = report("restart-whole", &arguments(3));
+    for variable in ["HEXAGRAM_RESTART", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"] {
+        std::fs::remove_dir_all(&kept).unwrap();
+        run("restart-part", &arguments(2));
+        // As if a rank had failed before the end.
+        std::fs::remove_dir_all(newest(&kept)).unwrap();
+        let mut restarted = command("restart-rest", &format!("{} --json", arguments(3)));
+        let output = restarted.env(variable, "1").output().unwrap();
+        assert!(output.status.success(), "{variable}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rest: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        for field in ["test_accuracy", "final_loss"] {
+            assert_eq!(whole[field], rest[field], "{variable}");
+        }
+        assert!(losses("restart-rest").len() < losses("restart-whole").len());
+        ["restart-part", "restart-rest"].into_iter().for_each(clean);
+    }
+    std::fs::remove_dir_all(&kept).unwrap();
+    clean("restart-whole");
+}
+
 /// The newest checkpoint in a folder.
 pub(crate) fn newest(folder: &Path) -> PathBuf {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()

@@ -9,12 +9,13 @@
 //! | `HEXAGRAM_SECRET_FILE` | file with the job's secret |
 //! | `HEXAGRAM_ATTENDANCE_FD` | descriptor of the file in which the rank notes that rank 0 has registered it |
 //! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as ranks read them |
+//! | `HEXAGRAM_RESTART` | how many times the launcher has restarted the job, if it may |
 //! | `RAYON_NUM_THREADS`, `OMP_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use crate::Job;
 use crate::rendezvous::RendezvousSetup;
 use hexagram_physical::bootstrap::variable;
-use hexagram_physical::launcher::{REGISTERED, of_launchers};
+use hexagram_physical::launcher::{REGISTERED, RESTART, of_launchers};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -51,6 +52,10 @@ pub(super) fn describe(
     command.env("HEXAGRAM_ADDR", &setup.address);
     command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", setup.secret.as_raw_fd()));
     command.env(REGISTERED, setup.registered.file().as_raw_fd().to_string());
+    // Otherwise the ranks inherit the number from the launcher of this process, if any.
+    if job.max_restarts > 0 {
+        command.env(RESTART, setup.restart.to_string());
+    }
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
     let mut inherited = vec![Arc::clone(&setup.secret), Arc::clone(setup.registered.file())];

@@ -83,6 +83,9 @@ pub struct Job {
     pub logs: Option<PathBuf>,
     /// Time from SIGTERM to SIGKILL, if the job is interrupted or a rank has failed. Default: [`DEFAULT_GRACE`].
     pub grace: Duration,
+    /// How many times a job that has failed starts again, from its first rank on; for one machine. Each rank finds the
+    /// number of restarts in `HEXAGRAM_RESTART`. Default: 0, and the ranks inherit the variable.
+    pub max_restarts: u32,
 }
 
 /// Destination of the output of the ranks.
@@ -111,6 +114,7 @@ impl Job {
             show: None,
             logs: None,
             grace: DEFAULT_GRACE,
+            max_restarts: 0,
         }
     }
 
@@ -133,6 +137,9 @@ impl Job {
     ///
     /// After the first call, those signals no longer end or stop this process (SIGHUP and SIGTSTP: unless they were
     /// ignored before, as under `nohup`). A program that continues after its job must handle them itself.
+    ///
+    /// A job that fails starts again, up to [`Job::max_restarts`] times, after a line on stderr that names the rank. A job
+    /// that was interrupted does not.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.

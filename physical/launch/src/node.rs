@@ -74,6 +74,13 @@ impl Job {
             let what = format!("node {number} does not exist among {nodes}");
             return Err(Error::usage(what, "nodes count from 0 to one less than their number"));
         }
+        if self.node.is_some() && self.max_restarts > 0 {
+            let what = "a launcher of one of several machines cannot restart the job of all";
+            return Err(Error::usage(
+                what,
+                "use 0 restarts, or torchrun or Slurm, which restart all machines",
+            ));
+        }
         if size > MAX_SIZE {
             let what = format!("{size} ranks are beyond any cluster");
             return Err(Error::usage(what, format!("use at most {MAX_SIZE} on all nodes together")));

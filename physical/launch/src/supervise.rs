@@ -11,7 +11,7 @@
 use crate::Job;
 use crate::descendants::Descendants;
 use crate::logs::Log;
-use crate::outcome::{Outcome, RankFailure, first_failure};
+use crate::outcome::{FirstFailure, Outcome, RankFailure, first_failure};
 use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
@@ -21,7 +21,7 @@ use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::future;
-use std::io;
+use std::io::{self, Write};
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -40,10 +40,26 @@ const DEATH: Duration = Duration::from_secs(60);
 pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     // Before the first rank starts, since a Ctrl-C in between would end this process immediately.
     let mut signals = Signals::listen()?;
-    let mut supervisor = Supervisor::start(job)?;
-    supervisor.until_all_ended(&mut signals).await?;
-    supervisor.until_all_written(&mut signals).await;
-    supervisor.outcome()
+    let mut restart = 0;
+    loop {
+        let mut supervisor = Supervisor::start(job, restart)?;
+        supervisor.until_all_ended(&mut signals).await?;
+        supervisor.until_all_written(&mut signals).await;
+        match supervisor.outcome()? {
+            Outcome::Failed(first) if restart < job.max_restarts => {
+                restart += 1;
+                announce(&first, restart, job);
+            }
+            outcome => return Ok(outcome),
+        }
+    }
+}
+
+/// Prints why the job starts again.
+fn announce(first: &FirstFailure, restart: u32, job: &Job) {
+    let line = format!("hexagram: {first} first; restart {restart} of {}\n", job.max_restarts);
+    // Without a reader, the job continues.
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Phase of a job's end.
@@ -93,9 +109,13 @@ struct RunningRank {
 
 impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
-    fn start(job: &Job) -> Result<Self> {
-        let mut setup = RendezvousSetup::open(job)?;
+    fn start(job: &Job, restart: u32) -> Result<Self> {
+        let mut setup = RendezvousSetup::open(job, restart)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
+        let folder = &match restart {
+            0 => folder.clone(),
+            restart => folder.join(format!("restart-{restart}")),
+        };
         let logs = Log::create_all(folder, job.numbers())?;
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
     }

@@ -19,6 +19,10 @@ use tracing::level_filters::LevelFilter;
 
 /// Variable with the log level of a program.
 const LOG: &str = "HEXAGRAM_LOG";
+/// Variable with the number of restarts of this job.
+pub const RESTART: &str = "HEXAGRAM_RESTART";
+/// Variables of other launchers with the same meaning.
+const RESTARTS_BY_OTHERS: [&str; 2] = ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"];
 /// Beginnings of the names that the tests and the example programs of this repository use.
 const OF_TESTS: [&str; 3] = ["HEXAGRAM_TEST", "HEXAGRAM_FAKE_", "HEXAGRAM_EXAMPLE_"];
 /// Maximum number of letters in which a misspelt name differs from the intended one.
@@ -53,7 +57,7 @@ const fn internal(name: &'static str) -> KnownVariable {
 }
 
 /// All variables, in the order of the documentation.
-const KNOWN: [KnownVariable; 22] = [
+const KNOWN: [KnownVariable; 23] = [
     judged("HEXAGRAM_RANK", "a whole number", is_number),
     judged("HEXAGRAM_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
@@ -65,6 +69,7 @@ const KNOWN: [KnownVariable; 22] = [
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
     judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
     judged("HEXAGRAM_DEADLINE", "1 to 86400", |_, text| deadline::from_seconds(text).map(drop)),
+    judged(RESTART, "a whole number", is_number),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
     judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
     judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),
@@ -89,6 +94,17 @@ pub fn check_environment() -> Result<()> {
 
 fn check(get: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     KNOWN.iter().try_for_each(|known| get(known.name).map_or(Ok(()), |text| (known.check)(known.name, &text)))
+}
+
+/// Returns how many times the launcher has restarted this job: `hexagram run --max-restarts`, torchrun or Slurm. A program
+/// that saves checkpoints resumes from the newest one if this is above 0.
+///
+/// # Errors
+/// [`Error::Setup`] if a variable is not a whole number.
+pub fn restarts() -> Result<usize> {
+    let given =
+        [RESTART].into_iter().chain(RESTARTS_BY_OTHERS).find_map(|name| Some((name, variable(name)?)));
+    given.map_or(Ok(0), |(name, text)| parse_number(name, &text))
 }
 
 /// Returns the log level of a program: that of `HEXAGRAM_LOG`, or warnings and errors.
