@@ -1,4 +1,5 @@
-// Runs that are encoded in blocks, each a header and a code for every number: the twin of logical/src/codec/blocks.rs.
+// Runs that are encoded in blocks, each a header and a code for every number: the twin of
+// logical/src/codec/shared/blocks/mod.rs.
 // Include this after device.cuh for a codec of that kind, which says what its header and its codes are.
 //
 // A warp works on one tile at a time: a block, or 2048 numbers of a larger one. Lane i has numbers i, i + 32, …, so that

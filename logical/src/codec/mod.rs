@@ -24,46 +24,36 @@
 //! Linear codecs without programs, such as [`PowerSgd`], work on the host: their input is copied to the host, and
 //! their output is copied back. The same holds for a [`RandomK`] that keeps 2³² elements or more.
 
-mod bins;
-mod blocks;
 pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
-pub mod factors;
-mod fields;
 pub mod half;
 pub mod int4;
-mod keep;
-#[cfg(feature = "cuda")]
-mod launches;
-pub mod linear;
 pub mod min_max;
 mod named;
-mod not_finite;
 pub mod per_tensor;
-mod places;
 pub mod power;
 pub mod qsgd;
 pub mod random_k;
-mod scaled;
-mod selection;
+mod shared;
 pub mod sign;
 pub mod top_k;
 
-pub use blocks::BlockCodec;
 pub use e3m0::E3M0;
 pub use e4m3::E4M3;
 pub use exact::Exact;
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties, encode};
 pub use int4::Int4;
-pub use keep::Keep;
-pub use linear::{LinearCodec, OneRound, Round};
 pub use min_max::MinMax8;
 pub use named::{any_codec, catalogue, named, names, spelling};
 pub use per_tensor::PerTensor;
 pub use power::PowerSgd;
+pub use power::factors;
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;
+pub use shared::blocks::BlockCodec;
+pub use shared::keep::Keep;
+pub use shared::linear::{self, LinearCodec, OneRound, Round};
 pub use sign::Sign;
 pub use top_k::TopK;

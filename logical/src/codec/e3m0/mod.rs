@@ -21,9 +21,9 @@
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::{BlockCodec, Format, read_scale};
-use super::scaled::Scaled;
+use super::shared::blocks::cuda;
+use super::shared::blocks::{BlockCodec, Format, read_scale};
+use super::shared::scaled::Scaled;
 use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
 
 /// Codec of four bits per number: its sign and the nearest power of two. NaN and infinity propagate to their whole

@@ -13,9 +13,9 @@
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::{BlockCodec, Format, read_scale};
-use super::not_finite::{PIECE, saturated_pieces};
+use super::shared::blocks::cuda;
+use super::shared::blocks::{BlockCodec, Format, read_scale};
+use super::shared::not_finite::{PIECE, saturated_pieces};
 use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
 
 /// Largest number of the format.

@@ -3,9 +3,9 @@
 //! `message = x₁ … x_d` as f32, little endian: 4d bytes.
 
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::expect_len;
-use super::not_finite::refuse;
+use super::shared::blocks::cuda;
+use super::shared::blocks::expect_len;
+use super::shared::not_finite::refuse;
 use super::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels::{Float, all_finite};
 #[cfg(feature = "cuda")]

@@ -4,10 +4,10 @@
 //! infinite: in f16, 65520 and more; in bf16, only those within 2⁻⁹ of the largest f32.
 
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::expect_len;
-use super::fields::not_finite_field;
-use super::not_finite::{PIECE, refuse, saturated_pieces};
+use super::shared::blocks::cuda;
+use super::shared::blocks::expect_len;
+use super::shared::fields::not_finite_field;
+use super::shared::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use ::half::{bf16, f16};

@@ -18,9 +18,9 @@
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::{BlockCodec, Format, read_scale};
-use super::scaled::Scaled;
+use super::shared::blocks::cuda;
+use super::shared::blocks::{BlockCodec, Format, read_scale};
+use super::shared::scaled::Scaled;
 use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int4};
 
 /// Largest code.

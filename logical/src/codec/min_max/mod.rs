@@ -9,9 +9,9 @@
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::{BlockCodec, Format};
-use super::not_finite::{PIECE, saturated_pieces};
+use super::shared::blocks::cuda;
+use super::shared::blocks::{BlockCodec, Format};
+use super::shared::not_finite::{PIECE, saturated_pieces};
 use hexagram_physical::device::kernels::{self, Range};
 
 /// Codec of eight bits per number, relative to the range of its block. NaN and infinity propagate to their whole

@@ -15,11 +15,13 @@
 //! Memory: r (rows + cols) elements per matrix, the columns of Q before those of P̂. Every rank orthogonalizes by
 //! itself, in a fixed order and double precision, and gets the same bits.
 
-use super::factors::{add_product, give_direction, orthonormalize, project, project_back};
-use super::not_finite::refuse;
+pub mod factors;
+
+use super::shared::not_finite::refuse;
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
 use crate::spelling::Options;
+use factors::{add_product, give_direction, orthonormalize, project, project_back};
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::{Error, Result};
 use std::borrow::Cow;

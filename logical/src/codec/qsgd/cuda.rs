@@ -1,7 +1,7 @@
 //! Programs of QSGD: the entries of `qsgd.cu` that a device launches.
 
 use super::{BLOCK, Qsgd};
-use crate::codec::launches::{each, policy, program};
+use crate::codec::shared::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
 static QSGD: Module = Module { name: "qsgd", code: Code::Packed(hexagram_ptx::QSGD) };

@@ -16,8 +16,8 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use super::fields::not_finite_field;
-use super::not_finite::{refuse, saturated};
+use super::shared::fields::not_finite_field;
+use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;

@@ -1,7 +1,7 @@
 //! Programs of random-k: the entries of `random_k.cu` that a device launches.
 
 use super::{RandomK, SEED};
-use crate::codec::launches::{policy, program};
+use crate::codec::shared::launches::{policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
 static RANDOM_K: Module = Module { name: "random_k", code: Code::Packed(hexagram_ptx::RANDOM_K) };

@@ -17,8 +17,8 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use super::fields::{Kept, not_finite_field};
-use super::not_finite::{refuse, saturated};
+use super::shared::fields::{Kept, not_finite_field};
+use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
 use crate::spelling::{Options, Spelled, truth};

@@ -10,9 +10,9 @@
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
-use super::blocks::cuda;
-use super::blocks::{BlockCodec, Format, read_scale};
-use super::not_finite::{PIECE, saturated};
+use super::shared::blocks::cuda;
+use super::shared::blocks::{BlockCodec, Format, read_scale};
+use super::shared::not_finite::{PIECE, saturated};
 use hexagram_physical::device::kernels;
 
 /// Codec of one bit per number, its sign, and of the mean absolute value of its block. NaN and infinity propagate to

@@ -1,8 +1,8 @@
 //! Programs of top-k: the entries of `top_k.cu` that a device launches.
 
+use super::places::Places;
 use super::{KeptValues, TopK};
-use crate::codec::launches::{each, policy, program};
-use crate::codec::places::Places;
+use crate::codec::shared::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 use std::ops::Range;
 

@@ -18,21 +18,24 @@
 //! guess was too high, selection restarts without one, so that the result never depends on the sample. A GPU counts
 //! magnitudes by their upper bits instead: see `top_k.cu`.
 
+mod bins;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod places;
+mod selection;
 
-use super::bins::{self, Bins};
-use super::blocks::expect_len;
-use super::fields::{Kept, not_finite_field};
-use super::not_finite::saturated;
-use super::places::Places;
-use super::selection::Selection;
+use super::shared::blocks::expect_len;
+use super::shared::fields::{Kept, not_finite_field};
+use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled, one_of, or};
+use bins::Bins;
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
+use places::Places;
+use selection::Selection;
 use std::sync::Arc;
 
 /// Codec that keeps the largest elements.

@@ -15,7 +15,7 @@
 //! operation, kept between operations, and saved with a checkpoint. It is the same on every rank, bit for bit,
 //! because it depends on reduced messages and the seed only.
 
-use super::{Codec, CodecError, Noise, Properties};
+use crate::codec::{Codec, CodecError, Noise, Properties};
 use bytemuck::{cast_slice, try_cast_slice, try_cast_slice_mut};
 use hexagram_physical::Result;
 use hexagram_physical::device::program::Program;

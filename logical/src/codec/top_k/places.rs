@@ -10,12 +10,12 @@
 //! Including the low parts, it takes at most 2 + ⌈log₂(d/k)⌉ bits per place, the same for equal d and k: 8.6 at 1 %,
 //! where a whole index of 2²⁶ takes 26.
 
-use super::CodecError;
+use crate::codec::CodecError;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 
 /// Layout of k places among d elements, which determines the sizes of its parts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
+pub(in crate::codec) struct Places {
     k: usize,
     /// Size of the low part of a place, in bits.
     low: u32,
@@ -24,7 +24,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(k: usize, len: usize) -> Self {
+    pub(in crate::codec) fn new(k: usize, len: usize) -> Self {
         let Some(low) = len.checked_div(k).and_then(usize::checked_ilog2) else {
             return Places { k: 0, low: 0, high: 0 };
         };
@@ -33,7 +33,7 @@ impl Places {
 
     /// Returns the size in bytes, enough for both parts at any alignment of their last bytes. Without the padding,
     /// more elements could take fewer bytes.
-    pub(super) fn bytes(self) -> usize {
+    pub(in crate::codec) fn bytes(self) -> usize {
         if self.k == 0 {
             return 0;
         }
@@ -42,17 +42,17 @@ impl Places {
 
     /// Returns the size of the low part of a place, in bits.
     #[cfg(feature = "cuda")]
-    pub(super) fn low_bits(self) -> u32 {
+    pub(in crate::codec) fn low_bits(self) -> u32 {
         self.low
     }
 
     /// Returns the size of all low parts, in bytes.
-    pub(super) fn low_bytes(self) -> usize {
+    pub(in crate::codec) fn low_bytes(self) -> usize {
         packed_len(self.k, self.low)
     }
 
     /// Writes k places, in order.
-    pub(super) fn encode(self, places: &[usize], to: &mut [u8]) {
+    pub(in crate::codec) fn encode(self, places: &[usize], to: &mut [u8]) {
         let (low, high) = to.split_at_mut(self.low_bytes());
         let mut low = Packer::new(low);
         high.fill(0);
@@ -68,7 +68,7 @@ impl Places {
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if the number of places is not k, or they are not in order.
-    pub(super) fn decode(
+    pub(in crate::codec) fn decode(
         self,
         from: &[u8],
         len: usize,

@@ -1,22 +1,22 @@
 //! Blocks with one scale as their header, computed from the largest magnitude, and two numbers per byte: the common
 //! part of E3M0 and Int4.
 
-use super::NotFinite;
 use super::not_finite::saturated_pieces;
+use crate::codec::NotFinite;
 use hexagram_physical::device::kernels::scaled::largest;
 
 /// Rule of a block with one scale.
 #[derive(Clone, Copy)]
-pub(super) struct Scaled {
+pub(in crate::codec) struct Scaled {
     /// Returns the scale of a block with this largest magnitude.
-    pub(super) scale: fn(f32) -> f32,
+    pub(in crate::codec) scale: fn(f32) -> f32,
     /// Writes the codes of numbers with their scale; NaN is the scale of a block that is not finite.
-    pub(super) pack: fn(&[f32], f32, &mut [u8]),
+    pub(in crate::codec) pack: fn(&[f32], f32, &mut [u8]),
 }
 
 impl Scaled {
     /// Encodes a block, or returns `None` to refuse it. If NaN or infinity propagates, the scale of its block is NaN.
-    pub(super) fn encode(
+    pub(in crate::codec) fn encode(
         self,
         not_finite: NotFinite,
         x: &[f32],

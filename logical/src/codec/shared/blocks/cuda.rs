@@ -6,8 +6,8 @@
 //! the first launch writes them.
 
 use crate::codec::NotFinite;
-use crate::codec::launches::{policy, program};
-use crate::codec::not_finite::PIECE;
+use crate::codec::shared::launches::{policy, program};
+use crate::codec::shared::not_finite::PIECE;
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
 /// Maximum number of elements of a tile, and of a tile in registers: `TILE` and `SMALL_TILE`.

@@ -1,6 +1,6 @@
 //! Finds the largest elements of a run in one pass over it.
 
-use super::{CodecError, NotFinite};
+use crate::codec::{CodecError, NotFinite};
 use hexagram_physical::device::kernels::LANES;
 use hexagram_physical::device::kernels::reach::{MAGNITUDE, reaching, threshold};
 
@@ -15,7 +15,7 @@ const SAMPLE: usize = 1 << 14;
 const APART: usize = 16;
 
 /// Candidates for the k largest elements.
-pub(super) struct Selection {
+pub(in crate::codec) struct Selection {
     k: usize,
     not_finite: NotFinite,
     /// Magnitude below which elements are not candidates.
@@ -26,7 +26,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn new(k: usize, not_finite: NotFinite) -> Self {
+    pub(in crate::codec) fn new(k: usize, not_finite: NotFinite) -> Self {
         Selection { k, not_finite, least: 0, indices: Vec::new(), magnitudes: Vec::new() }
     }
 
@@ -34,7 +34,10 @@ impl Selection {
     ///
     /// # Errors
     /// [`CodecError::NotFinite`] if NaN or infinity is refused and the run contains one, chosen or not.
-    pub(super) fn choose(mut self, from: &[f32]) -> Result<impl Iterator<Item = usize>, CodecError> {
+    pub(in crate::codec) fn choose(
+        mut self,
+        from: &[f32],
+    ) -> Result<impl Iterator<Item = usize>, CodecError> {
         self.least = self.guess(from);
         self.collect(from)?;
         if self.indices.len() < self.k {
