@@ -3,13 +3,12 @@
 //! Each error names the rank that caused it (with its host and process), the operation and sequence number, the
 //! cause, and a remedy. `docs/errors.md` has the same list for users.
 
-use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::tag::Tag;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::tag::Tag;
 use std::any::Any;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Result of a function of hexagram that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

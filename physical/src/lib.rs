@@ -6,8 +6,20 @@
 //!
 //! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
 //! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives of a backend), then a
-//! backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how two ranks get
-//! their link), `link` (the connection of two ranks), `endpoint` (the end of one rank).
+//! folder of `backends`: `thread`, `shm`, `tcp`, `mixed` or `mpi`. They hold the same files: `connect` (how two ranks
+//! get their link), `link` (the connection of two ranks), `endpoint` (the end of one rank).
+//!
+//! | folder | content |
+//! |---|---|
+//! | `transport` | the trait of all transports, tags, messages, matching, operations |
+//! | `backends` | the transports, and the streams and sockets that they share |
+//! | `bootstrap`, `world` | start-up: how ranks find and authenticate each other |
+//! | `control` | heartbeats, health, the graph of waits |
+//! | `memory`, `device` | counted buffers; devices and their arithmetic |
+//! | `device_paths` | the ways of device memory to other ranks: staging, ipc, NCCL |
+//! | `runtime`, `waiting` | clocks, threads and sockets; how threads wait |
+//! | `system` | limits, streams, variables of the process |
+//! | `sim`, `testing` | simulated clusters; helpers of tests |
 //!
 //! ```
 //! use hexagram_physical::testing::spawn;
@@ -34,77 +46,37 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 
-#[cfg(any(test, feature = "cuda", feature = "testing"))]
-mod alarm;
 mod backends;
-mod boolean;
 pub mod bootstrap;
-pub mod codec;
-mod deadline;
+mod control;
 pub mod device;
-mod doorbell;
-pub mod drive;
-pub mod dtype;
-mod environment;
+mod device_paths;
 pub mod error;
-pub mod fingerprint;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod fuzzing;
-pub mod hash;
-pub mod health;
-pub mod input;
-#[cfg(feature = "cuda")]
-mod ipc;
-mod landing;
-#[doc(hidden)]
-pub mod launcher;
-#[cfg(test)]
-#[cfg(feature = "cuda")]
-mod left_out_waits;
-mod library;
-mod limits;
-mod lock;
-mod matching;
 pub mod memory;
-mod memory_file;
-mod message;
-mod mixed;
-#[cfg(feature = "mpi")]
-mod mpi;
-pub mod native;
-#[cfg(feature = "cuda")]
-pub mod nccl;
-pub mod operation;
-pub mod output;
-mod path;
-mod patience;
-mod process;
-pub mod ranks;
 pub mod runtime;
-mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod socket;
-mod staging;
-pub mod stdout;
-pub mod stopwatch;
-mod stream;
-pub mod tag;
-mod tcp;
+mod system;
 pub mod testing;
-mod thread;
-mod tickets;
 pub mod transport;
-mod waits;
+mod waiting;
 pub mod world;
 
-pub use boolean::Bool;
-pub use device::{Device, Queue};
-pub use dtype::{DType, Element, ReduceOp};
+pub use backends::socket::TlsFiles;
+pub use control::health::{self, Vigilance};
+pub use device::{Device, Queue, codec};
+#[cfg(feature = "cuda")]
+pub use device_paths::nccl;
 pub use error::{Error, Peer, Result};
-pub use health::Vigilance;
-pub use memory::Buffer;
-pub use socket::TlsFiles;
-pub use transport::{Transport, TransportKind};
+pub use memory::boolean::Bool;
+pub use memory::dtype::{self, DType, Element, ReduceOp};
+pub use memory::{Buffer, hash};
+#[doc(hidden)]
+pub use system::launcher;
+pub use system::{input, output, stdout};
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use testing::fuzzing;
+pub use transport::{Transport, TransportKind, fingerprint, native, operation, ranks, tag};
+pub use waiting::{drive, stopwatch};
 pub use world::{JoinOptions, World};

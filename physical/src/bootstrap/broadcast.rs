@@ -3,7 +3,7 @@
 use super::join::ANSWER_TIMEOUT;
 use super::stream::Stream;
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::io::{self, Write};
 use std::time::Duration;
 

@@ -8,17 +8,16 @@ use super::peer_info::JoinRequest;
 use super::secret::Secret;
 use super::*;
 use crate::runtime;
-use crate::stopwatch::Stopwatch;
 use crate::testing::free_port;
 use crate::transport::TransportKind;
+use crate::waiting::stopwatch::Stopwatch;
 use crate::world::{JoinOptions, World};
 use hexagram_launch::Job;
 use rustix::process::{Pid, Signal, getpid, kill_process};
-use std::env;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::thread;
+use std::{env, thread};
 
 /// Number of ranks.
 const SIZE: usize = 3;

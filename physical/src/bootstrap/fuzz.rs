@@ -100,7 +100,7 @@ pub(crate) fn call(data: &[u8]) {
 
 /// Decodes a message of a control connection.
 pub(crate) fn control_message(data: &[u8]) {
-    super::control::fuzz_message(data);
+    crate::control::fuzz_message(data);
 }
 
 /// Reads lines `NAME=value` as variables of a launcher. Variables that name files are left out, as the files of this

@@ -6,10 +6,10 @@
 //! rank 0, which sends all results to all ranks, so that they agree on the hosts. `control` has the messages.
 
 use super::peer_info::PeerInfo;
+use crate::control::health::Health;
 use crate::error::{During, Error, Result};
-use crate::health::Health;
 use crate::runtime;
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 

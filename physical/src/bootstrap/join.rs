@@ -23,15 +23,14 @@ use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::malformed;
 use super::occupant::{Occupant, describe_missing_greeting};
 use super::peer_info::{JoinRequest, PeerTable};
-use super::registered;
 use super::secret::Secret;
 use super::stream::Stream;
 use super::variables::Placement;
-use super::{LONGEST, is_cut_off, is_late};
+use super::{LONGEST, is_cut_off, is_late, registered};
+use crate::backends::socket::Tls;
 use crate::error::{During, Error, Peer, Result};
 use crate::runtime;
-use crate::socket::Tls;
-use crate::stopwatch::{Stopwatch, Watched};
+use crate::waiting::stopwatch::{Stopwatch, Watched};
 use std::io;
 use std::time::Duration;
 

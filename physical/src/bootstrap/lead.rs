@@ -13,7 +13,7 @@ use super::registry::Registry;
 use super::secret::Secret;
 use super::stream::Listener;
 use crate::error::{Error, Peer, Result};
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::os::fd::AsFd;
 use std::time::Duration;
 

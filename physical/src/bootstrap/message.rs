@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 /// Longest message, in bytes: enough for the peer table of the largest job.
 const CAP: usize = 16 << 20;
 /// Length of the prefix that states a message's length, in bytes.
-pub(super) const LENGTH: usize = 4;
+pub(crate) const LENGTH: usize = 4;
 /// Longest text, in bytes. Longer ones are cut.
 const TEXT_CAP: usize = 1000;
 
@@ -87,13 +87,13 @@ impl Incoming {
     }
 
     /// Decodes a length, and refuses one above `cap`.
-    pub(super) fn length(bytes: &[u8], cap: usize) -> io::Result<usize> {
+    pub(crate) fn length(bytes: &[u8], cap: usize) -> io::Result<usize> {
         let length = u32::from_le_bytes(bytes.try_into().map_err(|_| malformed())?) as usize;
         if length > cap { Err(malformed()) } else { Ok(length) }
     }
 
     /// Creates a message from its fields, without the length.
-    pub(super) fn from(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from(bytes: Vec<u8>) -> Self {
         Incoming { bytes, at: 0 }
     }
 

@@ -23,7 +23,6 @@
 mod acceptor;
 pub(crate) mod announcement;
 mod broadcast;
-pub(crate) mod control;
 pub(crate) mod data_listener;
 #[cfg(test)]
 mod exits;
@@ -59,12 +58,12 @@ pub(crate) mod seeds;
 mod simulated;
 mod socket_owner;
 pub(crate) mod store;
-mod stream;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 mod variables;
 
-pub use crate::environment::{variable, variable_os};
+pub use crate::system::environment::{variable, variable_os};
 pub use handshake::random;
 pub use launcher_store::meets_through_store;
 pub(crate) use listeners::Accept;
@@ -74,8 +73,7 @@ pub use rendezvous::{Inherited, Rendezvous};
 pub use store::Store;
 pub(crate) use stream::Listener;
 pub(crate) use variables::parse_number;
-pub use variables::{Launcher, Placement};
-pub use variables::{MAX_SIZE, host_and_port, of_launchers, warn_of_rank_given};
+pub use variables::{Launcher, MAX_SIZE, Placement, host_and_port, of_launchers, warn_of_rank_given};
 
 use std::io;
 use std::time::Duration;

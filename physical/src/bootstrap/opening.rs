@@ -3,11 +3,11 @@
 use super::handshake::{Build, Key, authenticate};
 use super::message::{Incoming, Outgoing, malformed};
 use super::{is_cut_off, is_late};
+use crate::control::health::Health;
 use crate::error::{Error, Result};
-use crate::health::Health;
-use crate::limits;
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::stopwatch::{Stopwatch, Watched};
+use crate::system::limits;
+use crate::waiting::stopwatch::{Stopwatch, Watched};
 use rustix::io::Errno;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

@@ -6,9 +6,9 @@
 //! ends by itself. The same holds for a rank whose launcher ended before it joined.
 
 use super::variables::Launcher;
-use crate::environment::variable;
-use crate::process::Process;
 use crate::runtime::{self, PollFd, PollFlags};
+use crate::system::environment::variable;
+use crate::system::process::Process;
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Readiness of many descriptors, at a cost that does not grow with their number.
 
-use crate::doorbell::timespec;
+use crate::waiting::doorbell::timespec;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::io;

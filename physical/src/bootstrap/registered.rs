@@ -5,8 +5,8 @@
 //! other launchers have none.
 
 use super::variables::{Launcher, Placement};
-use crate::environment::variable;
-use crate::memory_file::memory_file;
+use crate::system::environment::variable;
+use crate::system::memory_file::memory_file;
 use rustix::fs::ftruncate;
 use std::fs::File;
 use std::io;

@@ -5,18 +5,18 @@ use super::listeners::{BindError, Listeners};
 use super::local::same_user;
 use super::socket_owner::SocketOwner;
 use super::stream::{Listener, Stream, at_any_port};
+use crate::backends::socket;
+use crate::backends::socket::Tls;
 use crate::error::{Error, Result};
 use crate::runtime;
-use crate::socket::{self, Tls};
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use rustix::net::sockopt;
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Longest time to resolve a name again, for the remedy of an error.
 const ADVICE_PATIENCE: Duration = Duration::from_secs(2);

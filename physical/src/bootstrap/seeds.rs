@@ -1,14 +1,14 @@
 //! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
 
-use super::control::seeds as control_seeds;
 use super::handshake::PROOF;
 use super::handshake::tests::fixed_greeting;
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::{LENGTH, Outgoing};
 use super::opening::Call;
 use super::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
+use crate::control::seeds as control_seeds;
 use crate::error::Peer;
-use crate::fuzzing::tests::Seed;
+use crate::testing::fuzzing::tests::Seed;
 
 /// Number that the job of the seeds drew.
 const JOB: [u8; 16] = [b'j'; 16];

@@ -1,14 +1,14 @@
 //! Start-up and heartbeats in virtual time, by the production code: minutes take milliseconds here, and every run is
 //! the same.
 
-use super::control::Control;
 use super::hosts::Hosts;
 use super::join::ControlStreams;
 use super::stream::Stream;
 use super::variables::{Launcher, Placement};
 use super::*;
+use crate::control::Control;
+use crate::control::health::Health;
 use crate::error::Peer;
-use crate::health::Health;
 use crate::runtime;
 use crate::runtime::VirtualTime;
 use crate::testing::rendezvous;
@@ -90,7 +90,7 @@ fn silence() -> (Duration, String) {
 #[test]
 fn a_silent_rank_is_judged_at_the_same_moment_in_every_run() {
     let (after, cause) = silence();
-    let tolerance = crate::health::Vigilance::default().tolerance();
+    let tolerance = crate::control::health::Vigilance::default().tolerance();
     assert!((tolerance..tolerance + Duration::from_millis(50)).contains(&after), "{after:?}");
     assert!(cause.contains("has been silent for 4.4 s"), "{cause}");
     assert!((0..5).all(|_| silence() == (after, cause.clone())));

@@ -2,8 +2,9 @@
 
 use super::listeners::{Accept, Listeners};
 use super::local::same_user;
+use crate::backends::socket;
+use crate::backends::socket::{Socket, Tls};
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::socket::{self, Socket, Tls};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt::{self, Timeout};
 use std::io::{self, Read, Write};

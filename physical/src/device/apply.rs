@@ -36,8 +36,8 @@ mod tests {
     use super::super::kernel::Operands;
     use super::*;
     use crate::Queue;
-    use crate::dtype::DType;
     use crate::memory::Buffer;
+    use crate::memory::dtype::DType;
     use crate::testing::late::Late;
 
     /// Swaps two runs, of which each becomes larger by a third one.

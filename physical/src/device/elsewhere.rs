@@ -3,13 +3,13 @@
 //! An operand on the same device is read in place. Any other operand is first copied to that device, through the
 //! host; that is slow, and rarely necessary.
 
+use super::codec::{Codec, CodecError};
 use super::place::WaitPlace;
 use super::queue::host_memory;
 use super::waiting::synchronize;
 use super::{DeviceQueue, Event, Kernel, host};
-use crate::codec::{Codec, CodecError};
-use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
+use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{Buffer, ReadView, Span, WriteView};
 use std::sync::{Arc, Once};
 

@@ -1,9 +1,9 @@
 //! The host kernels on typed bytes.
 
-use super::{Kernel, Operands, reduce as arithmetic, weighted};
-use crate::codec::{self, Codec, CodecError};
-use crate::dtype::{DType, ReduceOp};
+use super::codec::{Codec, CodecError};
+use super::{Kernel, Operands, codec, reduce as arithmetic, weighted};
 use crate::error::Result;
+use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{ReadView, WriteView};
 use crate::runtime::{Work, charge};
 

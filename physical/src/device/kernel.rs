@@ -5,8 +5,8 @@
 //! `apply` chooses.
 
 use super::program::Program;
-use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::memory::dtype::{DType, Element};
 use std::fmt;
 
 /// Arithmetic on several runs of elements.

@@ -10,8 +10,8 @@ use super::program::{Argument, Code, Launch, Module, Program};
 #[cfg(feature = "cuda")]
 use super::sums::Sums;
 use super::{Kernel, apply};
-use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::memory::dtype::{DType, Element};
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 

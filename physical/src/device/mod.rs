@@ -13,6 +13,7 @@
 mod apply;
 mod arithmetic;
 mod choice;
+pub mod codec;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod elsewhere;
@@ -43,8 +44,8 @@ pub(crate) use place::{WaitPlace, at};
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 pub use timestamp::Timestamp;
 
-use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
+use crate::memory::dtype::{DType, ReduceOp};
 
 /// Memory of one kind, with queues of work. The host needs no `Device`: its [`Queue`] always exists.
 pub trait Device: Send + Sync {

@@ -68,7 +68,7 @@ places! {
 #[inline]
 pub(crate) fn at<R>(place: WaitPlace, wait: impl FnOnce() -> R) -> R {
     #[cfg(all(test, feature = "cuda"))]
-    let _named = crate::left_out_waits::Named::new(place);
+    let _named = crate::device_paths::left_out_waits::Named::new(place);
     #[cfg(not(all(test, feature = "cuda")))]
     let _ = place;
     wait()

@@ -7,8 +7,8 @@
 //! `cuda/device.cuh` defines the common parts of all modules, and how entries report refusals. The bits of every
 //! result are those of the host.
 //!
-//! [`Codec::encode_program`]: crate::codec::Codec::encode_program
-//! [`Codec::decode_program`]: crate::codec::Codec::decode_program
+//! [`Codec::encode_program`]: super::codec::Codec::encode_program
+//! [`Codec::decode_program`]: super::codec::Codec::decode_program
 //! [`Kernel`]: super::Kernel
 //! [`Kernel::program`]: super::Kernel::program
 

@@ -22,15 +22,16 @@
 //! operations (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and reports the same
 //! details as on the host.
 
+use super::codec::{Codec, CodecError};
 use super::program::Program;
 use super::{Kernel, Timestamp};
-use crate::codec::{Codec, CodecError};
-use crate::deadline;
-use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
+use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{Buffer, Keeper, ReadView, Span, WriteView};
-use crate::runtime::{self, Work};
+use crate::runtime;
+use crate::runtime::Work;
 use crate::transport::Bell;
+use crate::waiting::deadline;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;

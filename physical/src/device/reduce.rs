@@ -4,7 +4,7 @@
 //! 16-bit floats are widened to f32 in blocks, combined there, and rounded once per combination.
 
 use super::kernels::{self, Float};
-use crate::dtype::{DType, ReduceOp};
+use crate::memory::dtype::{DType, ReduceOp};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 

@@ -5,7 +5,7 @@
 
 use super::meanwhile::{PAUSE, go_on};
 use crate::runtime::{self, Instant};
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::time::Duration;
 
 /// A point in the work of a queue, with the time of its completion.

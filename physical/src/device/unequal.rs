@@ -4,8 +4,8 @@ use super::kernel::Operands;
 #[cfg(feature = "cuda")]
 use super::program::{Argument, Code, Launch, Module, Program};
 use super::{Kernel, Queue, apply};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ impl Kernel for Compare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::Element;
+    use crate::memory::dtype::Element;
     use crate::testing::{buffer, queue};
 
     fn check<T: Element>(one: T, other: T) {

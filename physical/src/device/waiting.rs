@@ -1,12 +1,12 @@
 //! The wait of a thread for a device. In the meantime, the thread continues its operations: other ranks may wait for
 //! them, and through them their devices and this one.
 
+use super::codec::CodecError;
 use super::meanwhile::{PAUSE, go_on, has_work};
 use super::queue::{DeviceQueue, Event, Failure, Queue};
-use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::runtime;
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::time::Duration;
 
 /// Time for which such a thread polls without a pause: no longer than a wake-up from a pause takes.

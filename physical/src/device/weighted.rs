@@ -5,7 +5,7 @@
 //! written once, for any number of terms.
 
 use super::kernels::{Float, add_scaled, add_scaled_wide, narrow, scaled_wide};
-use crate::dtype::DType;
+use crate::memory::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 

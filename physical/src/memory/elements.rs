@@ -1,8 +1,8 @@
 //! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for
 //! changing.
 
+use super::dtype::Element;
 use super::{Buffer, ReadView, WriteView};
-use crate::dtype::Element;
 use crate::error::{Error, Result};
 use std::borrow::Cow;
 use std::marker::PhantomData;

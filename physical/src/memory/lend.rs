@@ -1,8 +1,8 @@
 //! Lending: elements of the program as a buffer, borrowed for the duration of a call, or kept while they are read.
 
+use super::dtype::Element;
 use super::{Buffer, Memory, Owner};
-use crate::dtype::Element;
-use crate::stopwatch::Stopwatch;
+use crate::waiting::stopwatch::Stopwatch;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;

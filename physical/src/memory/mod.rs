@@ -9,7 +9,11 @@
 //! Memory belongs to the host, or to one [`Queue`] of another device. Views of device memory give no bytes: methods
 //! of the views do the work on it (see [`crate::device`]), and access from the program copies down, and back.
 
+pub(crate) mod boolean;
+pub mod dtype;
 mod elements;
+pub mod hash;
+pub(crate) mod landing;
 mod lend;
 pub(crate) mod put_off;
 mod span;
@@ -20,8 +24,8 @@ pub use span::Span;
 pub use view::{ReadView, WriteView};
 
 use crate::device::{DeviceQueue, Order, Queue};
-use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use dtype::{DType, Element};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ops::Range;

@@ -40,9 +40,9 @@ pub(super) fn keep(keeper: &Keeper) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::dtype::DType;
     use super::*;
     use crate::device::Queue;
-    use crate::dtype::DType;
     use crate::memory::Buffer;
     use std::ptr::NonNull;
     use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Spans: references to memory that work in flight on a device reads and writes, or that contains the tensors of a
 //! framework.
 
+use super::dtype::DType;
 use super::{Keeper, Lent, Memory, Owner};
 use crate::device::{DeviceQueue, Order, Queue};
-use crate::dtype::DType;
 use std::any::Any;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Views: counted leases on a range of a buffer.
 
+use super::dtype::DType;
 use super::{Access, Lease, Lent, Registration};
 use crate::device::Queue;
-use crate::dtype::DType;
 use crate::memory::Span;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -37,7 +37,7 @@ pub use thread::{Task, Thread, block_on, receive, receive_within, spawn, spawn_t
 pub use virtual_time::VirtualTime;
 pub use work::Work;
 
-use crate::doorbell::Bell;
+use crate::waiting::doorbell::Bell;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

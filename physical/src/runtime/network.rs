@@ -2,14 +2,13 @@
 
 use super::current;
 use crate::bootstrap::local;
-use crate::doorbell::timespec;
+use crate::waiting::doorbell::timespec;
 use rustix::event::PollFd;
-use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 /// Waits until one of `sources` is ready, and records which are, or until `at_most` has passed; `None` waits forever.
 /// Returns the number of ready ones.

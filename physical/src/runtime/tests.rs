@@ -1,13 +1,14 @@
 //! The seam, under a runtime that is not the system.
 
 use super::*;
-use crate::dtype::DType;
-use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::operation::{Operation, Poison, Terms};
-use crate::stopwatch::Stopwatch;
-use crate::tag::Tag;
+use crate::memory::dtype::DType;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::tag::Tag;
 use crate::transport::{Label, Land, Source};
-use crate::{Buffer, World, drive};
+use crate::waiting::drive;
+use crate::waiting::stopwatch::Stopwatch;
+use crate::{Buffer, World};
 use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex};
 

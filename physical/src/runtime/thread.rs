@@ -1,8 +1,8 @@
 //! Threads and tasks, and the waits between them.
 
 use super::{LOOK, Park, catch_up, current, enter, within};
-use crate::doorbell::Bell;
 use crate::error::{Error, Result};
+use crate::waiting::doorbell::Bell;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -85,7 +85,7 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread>
 /// Starts the future that `task` creates, on a separate thread, or as the runtime of this thread chooses. It inherits
 /// the runtime.
 ///
-/// A service is such a task: instead of blocking its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest),
+/// A service is such a task: instead of blocking its thread, it awaits [`Wait::rest`](crate::waiting::drive::Wait::rest),
 /// which blocks if it has a separate thread.
 ///
 /// ```
@@ -141,7 +141,7 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
 }
 
 /// Runs `future` to completion on this thread, which parks until it is woken, for waits for other threads only. Drive
-/// operations of an endpoint with [`drive::block_on`](crate::drive::block_on) instead.
+/// operations of an endpoint with [`drive::block_on`](crate::waiting::drive::block_on) instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let unpark = Arc::new(Unpark(thread::current()));

@@ -2,8 +2,8 @@
 
 use super::endpoint::{RankBell, SimEndpoint, Tallies};
 use super::schedule::Simulator;
+use crate::control::health::Health;
 use crate::error::{Peer, Result};
-use crate::health::Health;
 use crate::transport::{Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport};
 use std::rc::Rc;
 use std::sync::Arc;

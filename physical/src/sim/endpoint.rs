@@ -5,10 +5,10 @@ use super::mail::BoxNumber;
 use super::operations::{Direction, Operations};
 use super::parcels::{Content, Parcel};
 use super::schedule::Simulator;
+use crate::control::health::Health;
 use crate::error::Result;
-use crate::health::Health;
-use crate::matching::{Early, Match, Posted};
 use crate::memory::{ReadView, WriteView};
+use crate::transport::matching::{Early, Match, Posted};
 use crate::transport::{
     Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
 };

@@ -2,11 +2,11 @@
 
 use super::mail::Mail;
 use super::parcels::Parcel;
-use crate::drive;
 use crate::error::Result;
-use crate::matching::Matcher;
-use crate::tickets::Tickets;
+use crate::transport::matching::Matcher;
+use crate::transport::tickets::Tickets;
 use crate::transport::{Got, Ticket};
+use crate::waiting::drive;
 use std::mem;
 
 /// Kind of operation.

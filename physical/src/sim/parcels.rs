@@ -156,9 +156,9 @@ impl Parcels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::fingerprint::{Fingerprint, OperationKind};
-    use crate::tag::Tag;
+    use crate::memory::dtype::DType;
+    use crate::transport::fingerprint::{Fingerprint, OperationKind};
+    use crate::transport::tag::Tag;
 
     fn parcel(bytes: usize) -> Parcel {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, bytes);

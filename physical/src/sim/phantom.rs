@@ -3,10 +3,10 @@
 //! Buffers on it can be of any size. Arithmetic on them only takes the time given by [`Rates`](super::Rates), and
 //! messages of them carry their size. Reads of the elements return zeros.
 
-use crate::codec::Codec;
+use crate::device::codec::Codec;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue};
-use crate::dtype::ReduceOp;
 use crate::error::Result;
+use crate::memory::dtype::ReduceOp;
 use crate::memory::{ALIGNMENT, ReadView, Span, WriteView};
 use crate::runtime::{Work, charge};
 use crate::transport::Bell;
@@ -154,8 +154,8 @@ impl Event for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::memory::Buffer;
+    use crate::memory::dtype::DType;
 
     #[test]
     fn memory_is_of_any_size_and_shows_zeros() {

@@ -6,8 +6,9 @@
 use super::link::duration;
 use super::statement::check_first;
 use crate::error::{Error, Result};
-use crate::input::{self, in_line};
 use crate::runtime::Work;
+use crate::system::input;
+use crate::system::input::in_line;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;

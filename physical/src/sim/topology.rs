@@ -6,7 +6,8 @@ use super::routes::Routes;
 use super::shape::{self, Shape};
 use super::statement::{Statement, check_first};
 use crate::error::{Error, Result};
-use crate::input::{self, in_line};
+use crate::system::input;
+use crate::system::input::in_line;
 use std::collections::HashMap;
 use std::str::FromStr;
 

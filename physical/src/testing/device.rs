@@ -10,9 +10,9 @@ use super::fail;
 #[cfg(any(test, feature = "testing"))]
 use super::late::Late;
 use crate::device::{Device, Queue};
-use crate::dtype::{DType, Element};
-use crate::environment::variable;
 use crate::memory::Buffer;
+use crate::memory::dtype::{DType, Element};
+use crate::system::environment::variable;
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
 

@@ -5,6 +5,9 @@
 //! transports, devices and kernels.
 
 mod device;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub mod late;
 mod program;
@@ -19,11 +22,11 @@ pub use program::check_program;
 pub use store::SharedMap;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
-use crate::environment::variable;
+use crate::control::health::Vigilance;
 use crate::error::Result;
-use crate::health::Vigilance;
-use crate::ranks::side_by_side;
+use crate::system::environment::variable;
 use crate::transport::TransportKind;
+use crate::transport::ranks::side_by_side;
 use crate::world::{JoinOptions, World};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use std::io::{self, Write};

@@ -9,11 +9,11 @@
 //!    opens an endpoint ([`Transport`]) for each channel.
 
 use super::{Membership, Traffic, Transport};
+use crate::backends::socket::Tls;
 use crate::bootstrap::hosts::ProbeResult;
 use crate::bootstrap::{Listener, Placement};
+use crate::control::health::Health;
 use crate::error::Result;
-use crate::health::Health;
-use crate::socket::Tls;
 use crate::world::JoinOptions;
 use std::net::SocketAddr;
 use std::rc::Rc;

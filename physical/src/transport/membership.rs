@@ -3,9 +3,9 @@
 use super::Traffic;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::peer_info::PeerTable;
+use crate::control::health::Health;
 use crate::error::Error;
-use crate::health::Health;
-use crate::patience::crowded;
+use crate::waiting::patience::crowded;
 use std::sync::Arc;
 use std::time::Duration;
 

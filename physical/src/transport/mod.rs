@@ -6,34 +6,42 @@
 //! transfer never accesses freed memory, even if the caller leaks its futures.
 
 mod backend;
+pub mod fingerprint;
 mod kind;
+pub(crate) mod matching;
 mod membership;
+pub(crate) mod message;
+pub mod native;
+pub mod operation;
 pub(crate) mod pages;
+pub mod ranks;
 mod registry;
+pub mod tag;
+pub(crate) mod tickets;
 mod traffic;
 
 pub use crate::bootstrap::hosts::ProbeResult;
 pub use crate::bootstrap::peer_info::ANNOUNCEMENT_BYTES;
+use crate::control::health::Health;
 use crate::device::Queue;
-pub use crate::doorbell::Bell;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::health::Health;
-pub use crate::matching::{Early, Match, Matcher, Posted};
+use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
-pub use crate::message::{Got, Label, Land, Source};
-use crate::native::Collectives;
 use crate::runtime::Park;
-pub use crate::tickets::{Ticket, Tickets};
+pub use crate::waiting::doorbell::Bell;
 pub use backend::{Backend, Fabric, Introduction, Prepared, Sharing, Site};
 pub use kind::TransportKind;
+pub use matching::{Early, Match, Matcher, Posted};
 pub use membership::Membership;
+pub use message::{Got, Label, Land, Source};
+use native::Collectives;
 pub use pages::SharedPages;
 pub use registry::register;
 pub(crate) use registry::registered;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+pub use tickets::{Ticket, Tickets};
 pub use traffic::{Tally, Traffic};
 
 /// Bytes that every message counts in addition to its payload, on every transport: the size of tag, fingerprint and
@@ -164,7 +172,7 @@ pub trait Transport {
         Ok(None)
     }
 
-    /// Adds to `ready` the numbers ([`drive::numbered`](crate::drive::numbered)) of the futures whose operations have
+    /// Adds to `ready` the numbers ([`drive::numbered`](crate::waiting::drive::numbered)) of the futures whose operations have
     /// ended since the last call. Returns true if `ready` is complete, so that only those futures need polling. The
     /// default reports none.
     fn take_ready(&self, ready: &mut Vec<usize>) -> bool {

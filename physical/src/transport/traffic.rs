@@ -28,7 +28,7 @@ impl Tally {
     }
 
     /// Counts the beginning of a native collective: the bytes that it posts, and the
-    /// [`payload`](crate::native::payload) that the collective would send by messages.
+    /// [`payload`](super::native::payload) that the collective would send by messages.
     pub fn notified(&self, bytes: usize, payload: usize) {
         add(&self.bytes, bytes);
         add(&self.messages, 1);

@@ -3,25 +3,24 @@
 use super::variables::{check_environment, warn_of_unknown};
 use super::{JoinOptions, World};
 use crate::backends::backend;
-use crate::bootstrap::control::Control;
+use crate::backends::socket::Tls;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection};
 use crate::bootstrap::launcher_store::LauncherStore;
 use crate::bootstrap::lead::lead;
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
-use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::store::{LATE, Met, StoreMeeting};
-use crate::bootstrap::{Launcher, Listener, Placement, Store};
-use crate::deadline;
+use crate::bootstrap::{Launcher, Listener, Placement, Store, registered};
+use crate::control::Control;
+use crate::control::health::Health;
 use crate::error::{Error, Peer, Result};
-use crate::health::Health;
-use crate::limits;
-use crate::socket::Tls;
+use crate::system::limits;
 use crate::transport::{
     ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Membership, Prepared, Sharing, Site,
 };
+use crate::waiting::deadline;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,21 +5,21 @@ mod join;
 mod options;
 mod variables;
 
-use crate::bootstrap::control::Control;
+use crate::backends::thread::ThreadFabric;
 use crate::bootstrap::{Placement, Store};
-use crate::deadline;
+use crate::control::Control;
+use crate::control::health::Health;
+use crate::device_paths::staging::Staging;
 #[cfg(feature = "sim")]
 use crate::error::Peer;
 use crate::error::{During, Error, Result};
-use crate::health::Health;
-use crate::limits;
-use crate::patience::patience;
-use crate::ranks::MAX_RANKS;
-use crate::staging::Staging;
-use crate::thread::ThreadFabric;
+use crate::system::limits;
 #[cfg(feature = "sim")]
 use crate::transport::Backend;
+use crate::transport::ranks::MAX_RANKS;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
+use crate::waiting::deadline;
+use crate::waiting::patience::patience;
 use channels::Channels;
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;

@@ -1,12 +1,12 @@
 //! Options with which a rank joins a world: those of the program first, and the environment as the default.
 
+use crate::backends::socket::{Tls, TlsFiles};
 use crate::bootstrap::interface;
-use crate::environment::variable;
+use crate::control::health::Vigilance;
 use crate::error::{Error, Result};
-use crate::health::Vigilance;
-use crate::native::Check;
-use crate::socket::{Tls, TlsFiles};
+use crate::system::environment::variable;
 use crate::transport::TransportKind;
+use crate::transport::native::Check;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -7,13 +7,13 @@ use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
-use crate::deadline;
-use crate::environment::variable;
+use crate::control::health::Vigilance;
+use crate::device_paths::path::Wish;
 use crate::error::{Error, Result};
-use crate::health::Vigilance;
-use crate::native::Check;
-use crate::path::Wish;
+use crate::system::environment::variable;
 use crate::transport::TransportKind;
+use crate::transport::native::Check;
+use crate::waiting::deadline;
 use std::sync::Once;
 use tracing::level_filters::LevelFilter;
 

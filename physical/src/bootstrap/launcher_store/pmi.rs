@@ -15,7 +15,7 @@
 //! the same process may send both as well.
 
 use super::Manager;
-use crate::environment::variable;
+use crate::system::environment::variable;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;

@@ -4,10 +4,10 @@
 //! return stays until the process ends.
 
 use super::Manager;
-use crate::environment::variable;
 use crate::error::{Error, Result};
-use crate::library::{Library, functions};
 use crate::runtime;
+use crate::system::environment::variable;
+use crate::system::library::{Library, functions};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::{self, ErrorKind};
 use std::ptr::{null, null_mut};

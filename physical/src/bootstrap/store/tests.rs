@@ -1,7 +1,7 @@
 //! Ranks that meet through a store: on every transport, again and again, and without one of them.
 
 use super::*;
-use crate::health::Vigilance;
+use crate::control::health::Vigilance;
 use crate::testing::SharedMap;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};

@@ -17,9 +17,9 @@ mod tests;
 
 use super::private_file::read_given;
 use super::rendezvous::{ListenContext, Rendezvous};
-use crate::environment::variable;
 use crate::error::Result;
-use crate::hash::{START, of_bytes};
+use crate::memory::hash::{START, of_bytes};
+use crate::system::environment::variable;
 use ranks::RankVariables;
 pub(crate) use ranks::parse_number;
 pub use ranks::{MAX_SIZE, of_launchers, warn_of_rank_given};

@@ -1,8 +1,8 @@
 //! Numbers of one launcher, parsed and checked.
 
 use super::{Launcher, Lookup};
-use crate::environment::variable;
 use crate::error::{Error, Result};
+use crate::system::environment::variable;
 use std::fmt;
 
 /// Largest number of ranks of one job.

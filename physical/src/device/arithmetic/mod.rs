@@ -4,10 +4,10 @@
 //! operations complete immediately, without a dispatch table. Every NaN in a result is the NaN that [`ReduceOp`]
 //! defines.
 
+use super::codec::{Codec, CodecError};
 use super::{elsewhere, host};
-use crate::codec::{Codec, CodecError};
-use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
+use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime::{Work, charge};
 

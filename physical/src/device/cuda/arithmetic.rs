@@ -4,7 +4,7 @@
 //! weights; their programs launch nothing.
 
 use crate::device::program::{Argument, Code, Launch, Module, Program};
-use crate::dtype::{DType, ReduceOp};
+use crate::memory::dtype::{DType, ReduceOp};
 
 static REDUCE: Module = Module { name: "reduce", code: Code::Packed(hexagram_ptx::REDUCE) };
 static WEIGHTED: Module = Module { name: "weighted", code: Code::Packed(hexagram_ptx::WEIGHTED) };

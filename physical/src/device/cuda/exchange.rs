@@ -14,10 +14,10 @@
 
 use super::foreign::ForeignStream;
 use crate::device::{Queue, Timestamp};
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::lock::lock;
 use crate::memory::Buffer;
+use crate::memory::dtype::DType;
+use crate::waiting::lock::lock;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};
 

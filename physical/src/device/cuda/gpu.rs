@@ -11,7 +11,7 @@ use super::status::is_final;
 use super::sweeper::{InFlight, Sweeper};
 use super::timestamp::GpuClock;
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use cudarc::driver::sys::{
     self, CUdevice, CUevent_flags, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPool_attribute, CUmemPoolProps, CUresult, CUstream_flags, CUstreamCaptureMode,

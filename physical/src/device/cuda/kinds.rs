@@ -1,9 +1,9 @@
 //! Kinds of launches that may refuse, and the meaning of the record that their kernels write.
 
-use crate::codec::CodecError;
 use crate::device::Failure;
+use crate::device::codec::CodecError;
 use crate::device::program::{Code, Module};
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

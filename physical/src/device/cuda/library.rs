@@ -11,7 +11,7 @@
 
 use super::status::{INSTALL, remedy};
 use crate::error::{Error, Result};
-use crate::library::Library;
+use crate::system::library::Library;
 use cudarc::driver::sys::{self, CUevent, CUresult};
 use std::ffi::{CStr, c_char, c_int};
 use std::io;

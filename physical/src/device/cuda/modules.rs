@@ -6,7 +6,7 @@ use super::nvrtc;
 use super::status::is_of_code;
 use crate::device::program::{Code, Launch, Module, Program, entry_names, parameter_sizes, unpack};
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use cudarc::driver::sys::{self, CUjit_option, CUresult};
 use std::borrow::Cow;
 use std::collections::HashMap;

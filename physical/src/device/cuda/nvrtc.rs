@@ -4,7 +4,7 @@
 //! not need it.
 
 use crate::error::{Error, Result};
-use crate::library::Library;
+use crate::system::library::Library;
 use cudarc::driver::sys::CUDA_VERSION;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CStr, c_char, c_int};

@@ -5,7 +5,7 @@
 //! also does so when a class is empty while more memory of other classes is kept than in use: then the sizes have
 //! changed.
 
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 

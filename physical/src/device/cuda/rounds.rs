@@ -1,6 +1,6 @@
 //! Rounds: a thread that looks at a list of things again and again, as long as there are any.
 
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 use super::rounds::Rounds;
 use super::watch::Watched;
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;

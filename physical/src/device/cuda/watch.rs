@@ -8,7 +8,7 @@
 //! doubts itself before it uses the results: the sweeper may not have looked yet.
 
 use crate::error::Error;
-use crate::lock::lock;
+use crate::waiting::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Watch on enqueued work.

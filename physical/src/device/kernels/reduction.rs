@@ -1,11 +1,10 @@
 //! Element-wise reductions of floats for all-reduce and similar operations. Every NaN in a result is the canonical
 //! NaN.
 
-use super::LANES;
 use super::float::Float;
-use super::from_fn;
 use super::set::Set;
-use crate::dtype::ReduceOp;
+use super::{LANES, from_fn};
+use crate::memory::dtype::ReduceOp;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -140,7 +139,7 @@ mod tests {
     use super::super::dispatch::each_set;
     use super::super::testing::{bits, odd_f32, odd_f64, with_odd};
     use super::*;
-    use crate::hash;
+    use crate::memory::hash;
 
     /// Each of `odd` with each, so that all pairs meet in both orders, at every place of a register.
     fn pairs<T: Float>(odd: &[T]) -> (Vec<T>, Vec<T>) {

@@ -1,14 +1,13 @@
 //! Letters of ranks over sockets, between their turns and the wires.
 
 use super::{Simulated, Simulator, ThreadNumber};
-use crate::bootstrap::control::is_heartbeat;
+use crate::control::is_heartbeat;
 use crate::sim::agenda::{Time, nanoseconds};
 use crate::sim::sockets::Letter;
 use crate::sim::wires::Flaw;
-use std::io;
-use std::mem;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use std::{io, mem};
 
 impl Simulator {
     /// Ends the run at a time, and gives it a flaw for tests to find.

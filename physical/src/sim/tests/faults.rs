@@ -1,9 +1,9 @@
 //! Faults as peers see them on their data connections alone.
 
 use super::*;
-use crate::health::GRACE;
-use crate::operation::{Operation, Poison, Terms};
+use crate::control::health::GRACE;
 use crate::transport::Ticket;
+use crate::transport::operation::{Operation, Poison, Terms};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

@@ -1,7 +1,7 @@
 //! Start-up, heartbeats and verdicts in virtual time, by the code of real jobs.
 
 use super::*;
-use crate::health::Vigilance;
+use crate::control::health::Vigilance;
 
 /// Time for which the ranks of these jobs do nothing, unless one fails.
 const WORK: Duration = Duration::from_secs(12);

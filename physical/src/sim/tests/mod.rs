@@ -4,14 +4,14 @@ mod faults;
 mod jobs;
 
 use super::*;
-use crate::drive;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::Buffer;
+use crate::memory::dtype::DType;
 use crate::runtime;
-use crate::tag::Tag;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::tag::Tag;
 use crate::transport::{HEADER_BYTES, Label, Land, Source, Transport, TransportKind};
+use crate::waiting::drive;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;

@@ -4,15 +4,15 @@
 //! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
 use super::{Content, Happening, LineNumber, Parcel, Wires};
-use crate::dtype::DType;
-use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::memory::dtype::DType;
 use crate::sim::agenda::{Agenda, Time};
 use crate::sim::cluster::Cluster;
 use crate::sim::fault::Cut;
 use crate::sim::flows::LinkNumber;
 use crate::sim::sockets::Letter;
-use crate::tag::Tag;
 use crate::transport::Label;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::tag::Tag;
 
 /// Channel of data that does not come from an endpoint.
 pub(super) const SYSTEM: u16 = u16::MAX;

@@ -17,7 +17,7 @@ use super::parcels::{Content, Parcel, Parcels, Queue};
 use super::routes::Routes;
 use super::schedule::Happening;
 use super::sockets::Letter;
-use crate::hash;
+use crate::memory::hash;
 use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};

@@ -9,14 +9,14 @@
 mod cells;
 mod schedule;
 
-use crate::alarm::Alarm;
-use crate::codec::{Codec, CodecError};
+use crate::device::codec::{Codec, CodecError};
 use crate::device::program::Program;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
-use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
+use crate::memory::dtype::ReduceOp;
 use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
+use crate::waiting::alarm::Alarm;
 use cells::{Cells, allocate, run_on_cells};
 use schedule::{LateWork, Point, Schedule};
 use std::panic::{AssertUnwindSafe, catch_unwind};

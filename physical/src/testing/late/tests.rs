@@ -1,9 +1,9 @@
 //! The device with delayed work: results have the host's bits, and without any one wait they do not.
 
 use super::*;
-use crate::codec::{Noise, Properties};
-use crate::dtype::DType;
+use crate::device::codec::{Noise, Properties};
 use crate::memory::Buffer;
+use crate::memory::dtype::DType;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 

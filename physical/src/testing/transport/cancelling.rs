@@ -1,7 +1,7 @@
 //! Operations that are cancelled, or leaked: the memory is free, and the streams of other operations stay intact.
 
 use super::{Matrix, label, numbers};
-use crate::dtype::DType;
+use crate::memory::dtype::DType;
 use crate::transport::{Land, Source};
 use crate::{Buffer, Error};
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use super::{Matrix, label, numbers, on_lane};
 use crate::Buffer;
-use crate::dtype::{DType, ReduceOp};
-use crate::tag::Tag;
+use crate::memory::dtype::{DType, ReduceOp};
+use crate::transport::tag::Tag;
 use crate::transport::{Label, Land, Source};
 
 /// Sends messages of every length on three lanes at a time, from every rank to the next. Each lane has every length,

@@ -1,7 +1,7 @@
 //! Ranks that call different operations, or none: an error that reports it, at the deadline at the latest.
 
 use super::{LONG, Matrix, label};
-use crate::dtype::DType;
+use crate::memory::dtype::DType;
 use crate::transport::{Land, Source};
 use crate::{Buffer, Error};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Ranks that leave, panic or fail: the named rank, and the messages that still arrive.
 
 use super::{End, Matrix, label, numbers};
-use crate::dtype::DType;
+use crate::memory::dtype::DType;
 use crate::testing::{skipped_under_mpi, spawn};
 use crate::transport::{Land, Source};
 use crate::{Buffer, Error};

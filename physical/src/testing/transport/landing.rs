@@ -1,7 +1,7 @@
 //! Messages that are reduced as they arrive.
 
 use super::{End, Matrix, label};
-use crate::dtype::ReduceOp;
+use crate::memory::dtype::ReduceOp;
 use crate::transport::{Land, Source};
 use crate::{Buffer, Element};
 

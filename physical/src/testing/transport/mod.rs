@@ -11,12 +11,13 @@ pub mod landing;
 pub mod opening;
 
 use super::{cases, spawn, spawn_hosts};
-use crate::dtype::DType;
-use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::operation::{Operation, Poison, Terms};
-use crate::tag::Tag;
+use crate::memory::dtype::DType;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::tag::Tag;
 use crate::transport::{Label, Land, Source};
-use crate::{Buffer, Transport, TransportKind, World, drive};
+use crate::waiting::drive;
+use crate::{Buffer, Transport, TransportKind, World};
 use std::rc::Rc;
 use std::time::Duration;
 

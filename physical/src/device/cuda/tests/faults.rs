@@ -6,7 +6,7 @@ use super::super::library::{driver, expect};
 use super::*;
 use crate::device::Failure;
 use crate::error::Error;
-use crate::library::Library;
+use crate::system::library::Library;
 use cudarc::driver::sys;
 use std::ffi::{CStr, CString, c_char};
 use std::process::Command;

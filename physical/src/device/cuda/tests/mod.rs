@@ -10,14 +10,14 @@ mod timestamps;
 pub(crate) mod watched;
 
 use super::*;
-use crate::alarm::Alarm;
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::device::{Kernel, Operands, apply};
-use crate::doorbell::Bell;
-use crate::dtype::{DType, ReduceOp};
 use crate::memory::Buffer;
+use crate::memory::dtype::{DType, ReduceOp};
 use crate::testing::late::Late;
 use crate::testing::late::tests::relay;
+use crate::waiting::alarm::Alarm;
+use crate::waiting::doorbell::Bell;
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};

@@ -1,12 +1,12 @@
 //! A kernel's refusal reaches the next thread that waits, follows the bytes, and goes nowhere else.
 
 use super::{Cuda, gpu};
-use crate::codec::{Codec, CodecError, Noise, Properties};
+use crate::device::codec::{Codec, CodecError, Noise, Properties};
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::device::{Kernel, Operands, Queue, apply};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::memory::dtype::DType;
 use crate::testing::late::tests::follow;
 use std::io::Write;
 use std::sync::Arc;

@@ -1,0 +1,365 @@
+//! State of the ranks of a world: those that have left, the first failure, and the waits between ranks.
+//!
+//! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
+//! Transports only suspect failures (a closed socket, a silent ring); the monitors of the processes decide.
+
+use super::waits::{Missing, Waits};
+use crate::bootstrap::exhausted;
+use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::runtime::{self, Instant};
+use crate::system::environment::variable;
+use crate::transport::message::Label;
+use crate::waiting::deadline::parse_seconds;
+use crate::waiting::doorbell::Bell;
+use crate::waiting::stopwatch::Stopwatch;
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed.
+/// It is much longer than a verdict takes, since even a starved process must not blame a neighbour that has ended
+/// because of the verdict.
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
+const TICK: Duration = Duration::from_millis(10);
+/// The variable for the silence of a rank, and its values.
+const SILENCE: &str = "HEXAGRAM_SILENCE";
+const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+/// Help text about that variable, for programs that start ranks.
+pub const SILENCE_HELP: &str = "\
+Environment: HEXAGRAM_SILENCE is the number of seconds for which a rank may be stopped or disconnected before it counts as failed, 1 to \
+86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
+
+/// Intervals at which the processes of a job watch each other. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vigilance {
+    /// Time between two heartbeats, which a dedicated thread sends (250 ms). Also the time for which an operation
+    /// must be pending before its rank reports its waits to the others.
+    pub beat: Duration,
+    /// A process that is silent for less than this never counts as failed (default 4 s). It counts as failed 1.5
+    /// heartbeats after that, so within 5 s by default. Raise it to stop a rank in a debugger; the user that starts
+    /// the job does so with `HEXAGRAM_SILENCE`.
+    pub silence: Duration,
+    /// Time after which a pending operation is logged as a warning with the ranks for which it waits (10 s).
+    pub late: Duration,
+}
+
+impl Default for Vigilance {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Vigilance { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
+    }
+}
+
+impl Vigilance {
+    /// Returns the default, with the silence of `HEXAGRAM_SILENCE`, in seconds, if it is set.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] unless that is a number of seconds from 1 to 86,400.
+    pub fn from_env() -> Result<Self> {
+        variable(SILENCE).map_or_else(|| Ok(Self::default()), |text| Self::from_seconds(&text))
+    }
+
+    /// Decodes the value of `HEXAGRAM_SILENCE`.
+    pub(crate) fn from_seconds(text: &str) -> Result<Self> {
+        match parse_seconds(text).filter(|silence| SILENCES.contains(silence)) {
+            Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
+            None => {
+                let low = SILENCES.start().as_secs();
+                let high = SILENCES.end().as_secs();
+                let what =
+                    format!("{SILENCE}={text} is not a number of seconds for which a rank may be silent");
+                Err(Error::setup(what, format!("set it to {low} to {high} seconds, or unset it")))
+            }
+        }
+    }
+
+    /// Returns the silence after which a process counts as failed: its last heartbeat came up to one interval before it
+    /// fell silent, and may have been late by half of one.
+    pub(crate) fn tolerance(&self) -> Duration {
+        self.silence.saturating_add(self.beat * 3 / 2)
+    }
+
+    /// Refuses values with which healthy ranks would count as failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.beat.is_zero() || self.silence < self.beat.saturating_mul(3) {
+            let what = format!("ranks would count as failed after {:?} without a heartbeat", self.silence);
+            let remedy = format!("allow at least three heartbeats of {:?} each", self.beat);
+            return Err(Error::usage(what, remedy));
+        }
+        Ok(())
+    }
+
+    /// Returns the time until all pending operations of other ranks are known here: a beat until they are published,
+    /// one until rank 0 has them, one until it answers, and one as a margin.
+    pub(crate) fn hearsay(&self) -> Duration {
+        self.beat.saturating_mul(4)
+    }
+}
+
+/// The first failure of a world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Rank that failed.
+    pub culprit: Peer,
+    /// Cause of the failure, as a verb phrase.
+    pub cause: String,
+}
+
+impl Verdict {
+    /// Returns the error with which the verdict ends the operation of a rank.
+    pub(crate) fn error(&self, during: During) -> Error {
+        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
+    }
+}
+
+/// Reports a failure to the other processes of a world, unless one has been reported.
+pub(crate) trait Reporter: Send + Sync {
+    fn report(&self, culprit: usize, cause: &str);
+}
+
+/// The state of all ranks; one per process, shared if ranks are threads.
+struct Board {
+    peers: Vec<Peer>,
+    left: Vec<AtomicBool>,
+    verdict: OnceLock<Verdict>,
+    bells: Mutex<Vec<Weak<dyn Bell>>>,
+    vigilance: Vigilance,
+    waits: Mutex<Waits>,
+    /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
+    doubt: AtomicBool,
+}
+
+impl Board {
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+    }
+}
+
+/// Knowledge of one rank about all ranks.
+pub struct Health {
+    rank: usize,
+    board: Arc<Board>,
+    reporter: OnceLock<Arc<dyn Reporter>>,
+}
+
+impl Health {
+    /// Creates the view of one rank, for a world whose ranks are processes. Everyone is well.
+    pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
+        Self::watching(rank, peers, Vigilance::default())
+    }
+
+    /// Creates the same view, with a vigilance that the user chose.
+    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
+        let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
+        // All ranks report to rank 0, and ranks that are threads share its board.
+        let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
+        let verdict = OnceLock::new();
+        let bells = Mutex::default();
+        let doubt = AtomicBool::new(false);
+        let board = Board { peers, left, verdict, bells, vigilance, waits, doubt };
+        Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
+    }
+
+    /// Returns the view of another rank in the same process.
+    pub(crate) fn of_rank(&self, rank: usize) -> Self {
+        Health { rank, board: Arc::clone(&self.board), reporter: OnceLock::new() }
+    }
+
+    /// Returns this rank's peer.
+    pub(crate) fn mine(&self) -> &Peer {
+        &self.board.peers[self.rank]
+    }
+
+    /// Returns names and processes, by rank.
+    pub fn peers(&self) -> &[Peer] {
+        &self.board.peers
+    }
+
+    /// Returns the first failure, if there was one.
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.board.verdict.get()
+    }
+
+    /// Returns true if `rank` has finished and announced it.
+    pub fn has_left(&self, rank: usize) -> bool {
+        self.board.left[rank].load(Ordering::Acquire)
+    }
+
+    /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
+    /// counts.
+    pub fn give_up(&self, cause: &str) {
+        self.blame(self.rank, cause);
+    }
+
+    /// Reports the rank that failed to the other processes before this process is notified, since it may end then.
+    /// Only the first failure counts.
+    pub(crate) fn blame(&self, culprit: usize, cause: &str) {
+        if self.verdict().is_some() {
+            return;
+        }
+        if let Some(reporter) = self.reporter.get() {
+            reporter.report(culprit, cause);
+        }
+        self.condemn(culprit, cause);
+    }
+
+    /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
+    /// notified that they need not wait for this rank.
+    pub(crate) fn explain(&self, error: Error, during: During) -> Error {
+        // The verdict may be on its way, unless the error is a failure of this rank itself.
+        let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
+        let mut waited = Stopwatch::start();
+        while self.verdict().is_none() && !is_own && (self.is_in_doubt() || waited.elapsed() < GRACE) {
+            runtime::sleep(TICK);
+        }
+        match self.verdict() {
+            Some(verdict) => verdict.error(during),
+            None => {
+                self.give_up(&format!("gave up{during}: {error}"));
+                error
+            }
+        }
+    }
+
+    /// Sets the reporter to other processes; the first one stays.
+    pub(crate) fn set_reporter(&self, reporter: Arc<dyn Reporter>) {
+        let _ = self.reporter.set(reporter);
+    }
+
+    /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
+    pub(crate) fn condemn(&self, rank: usize, cause: &str) -> bool {
+        let culprit = self.board.peers[rank].clone();
+        let first = self.board.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
+        if first {
+            self.board.ring();
+        }
+        first
+    }
+
+    /// Records that `rank` has finished, and wakes every thread that waits for it in vain.
+    pub(crate) fn leave(&self, rank: usize) {
+        self.board.left[rank].store(true, Ordering::Release);
+        self.board.ring();
+    }
+
+    /// Rings `bell` at every change from now on: an endpoint has its own rung, so that no failure is slept through.
+    pub fn wake(&self, bell: Weak<dyn Bell>) {
+        let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.retain(|bell| bell.strong_count() > 0);
+        bells.push(bell);
+    }
+
+    /// Records whether a process that distributes verdicts has missed heartbeats.
+    pub(crate) fn set_doubt(&self, doubt: bool) {
+        self.board.doubt.store(doubt, Ordering::Release);
+    }
+
+    /// Returns true while a silence has not been judged: the verdict with the rank that really failed may not arrive.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.board.doubt.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn vigilance(&self) -> &Vigilance {
+        &self.board.vigilance
+    }
+
+    /// Returns the known waits between ranks.
+    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.board.waits()
+    }
+
+    /// Publishes that an operation of this rank waits for `ranks`, until the notice is dropped.
+    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
+        let number = self.waits().enter(self.rank, label, ranks);
+        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
+    }
+
+    /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
+    pub(crate) fn stragglers(&self, label: &Label) -> Vec<Straggler> {
+        let missing = self.waits().missing(label);
+        let asked = label.whole();
+        let straggler = |Missing { rank, within }: Missing| {
+            let during = match within {
+                None => During::Nothing,
+                Some(label) if label == asked => During::Device,
+                Some(label) => During::Operation(label.fingerprint, label.tag),
+            };
+            Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
+        };
+        missing.into_iter().filter_map(straggler).collect()
+    }
+
+    /// Warns, once per operation, that it has been pending for long, and lists the missing ranks.
+    pub(crate) fn warn(&self, label: &Label, waited: Duration, ranks: &[usize]) {
+        if !self.waits().first_warning(self.rank, label) {
+            return;
+        }
+        let Label { fingerprint, tag } = label;
+        let mut missing = String::new();
+        for straggler in self.stragglers(label) {
+            // Writing to a string cannot fail.
+            let _ = write!(missing, "; missing: {straggler}");
+        }
+        let ranks: Vec<String> = ranks.iter().map(|rank| self.peers()[*rank].to_string()).collect();
+        let ranks = if ranks.is_empty() { "any rank".to_owned() } else { ranks.join(", ") };
+        let me = self.rank;
+        tracing::warn!("rank {me} has waited {waited:.1?} for {ranks} during {fingerprint}, {tag}{missing}");
+    }
+}
+
+/// Keeps a wait published.
+pub(crate) struct Notice {
+    board: Arc<Board>,
+    rank: usize,
+    number: u64,
+    pub(crate) since: Instant,
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        self.board.waits().withdraw(self.rank, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vigilance_that_would_blame_the_living_is_refused() {
+        let second = Duration::from_secs(1);
+        let silence = |silence| Vigilance { silence, ..Vigilance::default() };
+        assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
+        let error = silence(second / 2).check().unwrap_err().to_string();
+        assert!(error.contains("500ms") && error.contains("heartbeats of 250ms each"), "{error}");
+        for beat in [Duration::ZERO, Duration::MAX] {
+            assert!(Vigilance { beat, ..Vigilance::default() }.check().is_err());
+        }
+    }
+
+    #[test]
+    fn a_silence_of_the_environment_is_a_number_of_seconds_within_bounds() {
+        for (text, silence) in [("60", 60_000), ("1", 1000), ("2.5", 2500), ("86400", 86_400_000)] {
+            assert_eq!(Vigilance::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
+        }
+        for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
+            let error = Vigilance::from_seconds(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
+        let health = Health::new(0, (0..3).map(peer).collect());
+        assert!(health.condemn(2, "died") && !health.condemn(1, "died too"));
+        assert_eq!(health.verdict().map(|verdict| verdict.culprit.rank), Some(2));
+    }
+}

@@ -1,0 +1,138 @@
+//! Eyes on an operation that is enqueued: a stream that waits for a dead rank, or for ever, is let go on by the host.
+//!
+//! The failure comes first, the release a moment later: what a stream does then is wrong, and it tells the others' that
+//! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong. Where a rank
+//! hears of it later, the mark that was written before the release tells it so.
+
+use super::collectives::Reach;
+use super::words::has_come;
+use crate::device::Queue;
+use crate::device::cuda::{CudaQueue, Watch};
+use crate::error::{During, Error};
+use crate::transport::Label;
+use crate::waiting::stopwatch::Stopwatch;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time from a failure to the release of streams: all ranks look several times meanwhile.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Words for which the stream of an operation waits.
+pub(super) enum Awaited {
+    /// Steps of all ranks: of a collective, the step before its own, and its last one.
+    Steps { first: u32, last: u32 },
+    /// Messages of one rank, up to this one of it, which is this one of all that were taken here.
+    Message { from: usize, number: u32, taken: u32 },
+}
+
+/// An operation in flight.
+pub(super) struct Flight {
+    reach: Arc<Reach>,
+    queue: Queue,
+    label: Label,
+    awaited: Awaited,
+    progress: Mutex<Progress>,
+}
+
+/// Progress of an operation.
+struct Progress {
+    /// Words that it waits for when they last changed.
+    words: Vec<u32>,
+    since: Stopwatch,
+    /// Time since the failure.
+    failed: Option<Stopwatch>,
+}
+
+impl Flight {
+    pub(super) fn new(reach: &Arc<Reach>, queue: &Queue, label: Label, awaited: Awaited) -> Self {
+        let progress = Progress { words: Vec::new(), since: Stopwatch::start(), failed: None };
+        let progress = Mutex::new(progress);
+        Flight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
+    }
+
+    /// Returns true once the stream has done all of it.
+    fn is_done(&self) -> bool {
+        let Reach { words, rank, .. } = &*self.reach;
+        match self.awaited {
+            Awaited::Steps { last, .. } => has_come(words.steps(*rank), last),
+            Awaited::Message { taken, .. } => has_come(words.taken(*rank), taken),
+        }
+    }
+
+    /// Returns the words whose change is progress.
+    fn words(&self) -> Vec<u32> {
+        let Reach { words, rank, .. } = &*self.reach;
+        match self.awaited {
+            Awaited::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
+            Awaited::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
+        }
+    }
+
+    /// Returns the rank that is furthest behind, which may be this one.
+    fn last_rank(&self) -> Option<usize> {
+        let Reach { words, rank, .. } = &*self.reach;
+        match self.awaited {
+            Awaited::Steps { first, .. } => {
+                (0..words.ranks()).min_by_key(|rank| words.steps(*rank).wrapping_sub(first) as i32)
+            }
+            Awaited::Message { from, number, .. } => {
+                Some(if has_come(words.sent(from), number) { *rank } else { from })
+            }
+        }
+    }
+
+    /// Returns why the operation cannot go on, if it cannot.
+    fn obstacle(&self, progress: &mut Progress) -> Option<Error> {
+        let Reach { health, deadline, .. } = &*self.reach;
+        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        if let Some(verdict) = health.verdict() {
+            return Some(verdict.error(during));
+        }
+        let seen = self.words();
+        if seen != progress.words {
+            progress.words = seen;
+            progress.since = Stopwatch::start();
+        }
+        if progress.since.elapsed() < *deadline {
+            return None;
+        }
+        let waiting_for = self.last_rank().map(|rank| health.peers()[rank].clone());
+        let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, during };
+        health.give_up(&format!("gave up: {error}"));
+        Some(error)
+    }
+
+    /// Lets all streams of this rank go on that wait for others.
+    fn release(&self) {
+        let Reach { words, step, awaited, .. } = &*self.reach;
+        words.release(step.load(Ordering::Relaxed), |rank| awaited[rank].load(Ordering::Relaxed));
+    }
+}
+
+impl Watch for Flight {
+    fn look(&self) -> bool {
+        let is_done = self.is_done();
+        if is_done && !self.reach.words.are_void() {
+            return false;
+        }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.failed.is_none()
+            && let Some(error) = self.obstacle(&mut progress)
+        {
+            if let Some(cuda) = CudaQueue::of(&self.queue) {
+                cuda.fail(&error);
+            }
+            progress.failed = Some(Stopwatch::start());
+        }
+        if is_done {
+            // Until it is known who has given up what.
+            return progress.failed.is_none();
+        }
+        if progress.failed.as_mut().is_some_and(|failed| failed.elapsed() > PATIENCE) {
+            // Again and again: a rank that lives may write what it was about to.
+            self.release();
+        }
+        true
+    }
+}

@@ -1,0 +1,215 @@
+//! The path of one endpoint, from the post of a collective to the stream.
+
+use super::ending::FAREWELL;
+use super::link;
+use super::link::Link;
+use super::members::Members;
+use super::queue::{GroupLink, NcclOperation, Step};
+use crate::device::{Meanwhile, go_on_meanwhile};
+use crate::device_paths::path::{DevicePath, MessagePath, mail};
+use crate::error::{Error, Result};
+use crate::memory::Buffer;
+use crate::transport::native::Collectives;
+use crate::transport::{Got, Tally, Ticket, Tickets, Transport, TransportKind};
+use crate::{DType, Queue};
+use std::cell::{OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// State of an endpoint's path.
+#[derive(Default)]
+pub(super) struct NcclState {
+    pub(super) tickets: Tickets,
+    /// Collectives that are not on the stream, in the order of their calls.
+    queue: VecDeque<NcclOperation>,
+    /// Collectives on the stream, of which mail has not left.
+    enqueued: Vec<NcclOperation>,
+    /// Communicators of split groups.
+    pub(super) groups: Vec<GroupLink>,
+}
+
+/// An endpoint's path through NCCL.
+pub(super) struct NcclPath {
+    pub(super) host: Rc<dyn Transport>,
+    /// Communicator of all ranks.
+    pub(super) link: Arc<Link>,
+    pub(super) world: Members,
+    /// Queue on which NCCL enqueues.
+    pub(super) queue: Queue,
+    pub(super) tally: Arc<Tally>,
+    pub(super) state: RefCell<NcclState>,
+    /// Progress of this path for a thread that waits for its GPU.
+    pub(super) meanwhile: OnceCell<Rc<Meanwhile>>,
+}
+
+impl NcclPath {
+    /// Lets this thread advance the collectives of this path when it waits for its GPU: that may wait for another one,
+    /// whose rank waits for mail of this one about another collective.
+    pub(super) fn go_on_while_waiting(self: &Rc<Self>) {
+        let path = Rc::downgrade(self);
+        let work = move || {
+            let Some(path) = path.upgrade() else { return false };
+            let has_moved = path.host.progress();
+            let mut state = path.state.try_borrow_mut();
+            state.as_mut().is_ok_and(|state| path.advance(state)) || has_moved
+        };
+        go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
+    }
+
+    /// Takes a collective in, or the reason why it cannot begin.
+    pub(super) fn open(&self, begin: impl FnOnce(Ticket) -> Result<NcclOperation>) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        let begun = self.link.failure().cloned().map_or(Ok(()), Err);
+        match begun.and_then(|()| begin(ticket)) {
+            Ok(operation) => {
+                state.queue.push_back(operation);
+                self.advance(state);
+            }
+            Err(error) => state.tickets.finish(ticket, Err(error)),
+        }
+        ticket
+    }
+
+    /// Advances the queue; returns true if it has moved, or NCCL is at work.
+    fn advance(&self, state: &mut NcclState) -> bool {
+        if state.queue.is_empty() && state.enqueued.is_empty() {
+            return false;
+        }
+        let advanced = self.try_advance(state);
+        let failure = self.link.failure().cloned();
+        if let Some(error) = failure.or(advanced.as_ref().err().cloned()) {
+            self.fail(state, &error);
+            return true;
+        }
+        advanced.unwrap_or(true)
+    }
+
+    fn try_advance(&self, state: &mut NcclState) -> Result<bool> {
+        let mut moved = false;
+        while let Some(mut head) = state.queue.pop_front() {
+            let step = self.step(state, &mut head);
+            moved |= !matches!(step, Ok(Step::Waits));
+            match step {
+                Ok(Step::Moved) => state.queue.push_front(head),
+                Ok(Step::Enqueued) => state.enqueued.push(head),
+                Ok(Step::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
+                Ok(Step::Waits | Step::Busy) => {
+                    state.queue.push_front(head);
+                    break;
+                }
+                Err(error) => {
+                    state.queue.push_front(head);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.finish(state)? || moved)
+    }
+
+    /// Ends the collectives that are on the stream and have told the other ranks all that they need.
+    fn finish(&self, state: &mut NcclState) -> Result<bool> {
+        let mut moved = false;
+        let NcclState { tickets, enqueued, .. } = state;
+        let mut failed = Ok(());
+        enqueued.retain_mut(|operation| {
+            operation.sent.retain(|sent| match mail::is_sent(&*self.host, *sent) {
+                Ok(is_sent) => !is_sent,
+                Err(error) => {
+                    failed = Err(error);
+                    false
+                }
+            });
+            let is_over = operation.sent.is_empty();
+            if is_over {
+                moved = true;
+                let got = Got { peer: self.host.rank(), bytes: operation.output.byte_len() };
+                tickets.finish(operation.ticket, Ok(got));
+            }
+            !is_over
+        });
+        failed.map(|()| moved)
+    }
+
+    /// Ends all collectives with an error.
+    fn fail(&self, state: &mut NcclState, error: &Error) {
+        self.links(&state.groups).for_each(|link| link.fail(error));
+        for operation in state.queue.drain(..).chain(state.enqueued.drain(..)) {
+            state.tickets.finish(operation.ticket, Err(error.clone()));
+            operation.cancel(&*self.host);
+            operation.let_go();
+        }
+    }
+
+    /// Returns the communicators of this endpoint.
+    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a Link> + Clone {
+        std::iter::once(&*self.link).chain(groups.iter().map(|group| &*group.link))
+    }
+}
+
+impl DevicePath for NcclPath {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Nccl
+    }
+
+    fn messages(&self) -> Option<&dyn MessagePath> {
+        None
+    }
+
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+        self.state.borrow_mut().tickets.poll(ticket)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let state = &mut *self.state.borrow_mut();
+        state.tickets.close(ticket);
+        // NCCL continues with what it has.
+        let is_it = |operation: &NcclOperation| operation.ticket == ticket && !operation.is_at_nccl();
+        if let Some(operation) = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at)) {
+            operation.cancel(&*self.host);
+        }
+    }
+
+    fn progress(&self) -> bool {
+        self.advance(&mut self.state.borrow_mut())
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        self.state.borrow_mut().tickets.moved(ticket)
+    }
+
+    /// Returns the rank for which the first collective of the queue waits, as those behind it wait for that one.
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let state = self.state.borrow();
+        let is_in_queue = state.queue.iter().any(|operation| operation.ticket == ticket);
+        let first = state.queue.front().filter(|_| is_in_queue);
+        first.and_then(NcclOperation::awaited).into_iter().collect()
+    }
+
+    fn is_queued(&self, ticket: Ticket) -> bool {
+        self.state.borrow().queue.iter().skip(1).any(|operation| operation.ticket == ticket)
+    }
+
+    fn native(&self) -> &dyn Collectives {
+        self
+    }
+
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
+        Buffer::zeroed_on(queue, dtype, len)
+    }
+}
+
+impl Drop for NcclPath {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        if state.queue.iter().any(NcclOperation::is_at_nccl) {
+            let error = Error::usage("an endpoint was closed in an operation", "await every operation");
+            self.fail(&mut state, &error);
+            return link::wait_for_ends(self.links(&state.groups), FAREWELL);
+        }
+        link::close(self.links(&state.groups), FAREWELL);
+    }
+}

@@ -1,0 +1,109 @@
+//! Launches: how a collective comes to NCCL's stream, and what the queues of its views wait for.
+//!
+//! NCCL has a stream of its own. It waits until the queues of the views have come to the collective; and what is asked of the
+//! memory afterwards waits for NCCL. NCCL may take a while to enqueue, until the other ranks have come, too: until then
+//! the operation has the views, and nothing else goes to the stream.
+
+use super::collectives::{call, completed_by};
+use super::endpoint::NcclPath;
+use super::link::{Flight, Link};
+use super::queue::NcclOperation;
+use crate::device::cuda::enqueue::enqueue;
+use crate::device::{DeviceQueue, WaitPlace, at};
+use crate::error::{Error, Result};
+use crate::memory::Span;
+use crate::transport::native::payload;
+use std::sync::Arc;
+
+/// Collective that NCCL is enqueuing.
+pub(super) struct Launch {
+    pub(super) link: Arc<Link>,
+    flight: Arc<Flight>,
+}
+
+impl NcclPath {
+    /// Lets NCCL's stream wait for the work of the views' queues.
+    ///
+    /// # Errors
+    /// The failure of the queue's work, if one is known: nobody is to get what came of that.
+    pub(super) fn prepare(&self, operation: &NcclOperation, link: Arc<Link>) -> Result<Launch> {
+        let stream = self.stream()?;
+        let (from, to) = operation.spans();
+        if let Some((own, order)) = to.place() {
+            order.before_write(&**own, WaitPlace::NcclBeforeWrite);
+            if let Some((reader, _)) = from.place().filter(|(reader, _)| !Arc::ptr_eq(reader, own)) {
+                at(WaitPlace::NcclInput, || own.wait_to_read(&reader.record()));
+            }
+            let event = own.record();
+            at(WaitPlace::NcclOutput, || stream.wait(&event));
+            if let Some(failure) = event.failure() {
+                return Err(failure.into_error(own.device()));
+            }
+        }
+        // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
+        let flight = link.watch(operation.label, stream.record())?;
+        Ok(Launch { link, flight })
+    }
+
+    /// Lets NCCL enqueue a collective.
+    ///
+    /// # Errors
+    /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
+    pub(super) fn hand_over(&self, operation: &NcclOperation, link: &Link) -> Result<()> {
+        let (from, to) = operation.spans();
+        enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
+            link.call("let NCCL communicate", |comm| {
+                // SAFETY: the memory is the device's, and the operation and then the stream keep it until the device is
+                // done with it. Queues of others wait meanwhile. Ranks have compared the lengths.
+                unsafe { call(&operation.label.fingerprint, (&from, &to), comm, work.stream()) }
+            })
+        })
+    }
+
+    /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(super) fn complete(&self, operation: &mut NcclOperation, flight: &Flight) -> Result<()> {
+        let (from, to) = operation.spans();
+        enqueue(&self.queue, Vec::new(), Vec::new(), vec![from.clone(), to.clone()], |_| Ok(()))?;
+        let done = flight.end()?;
+        if let Some((own, order)) = to.place() {
+            at(WaitPlace::NcclDone, || own.wait_to_read(&done));
+            order.after_write();
+        }
+        if let Some((own, order)) = from.place() {
+            order.after_read(own, self.stream()?);
+        }
+        let NcclOperation { label, members, output, .. } = operation;
+        let bytes = payload(&label.fingerprint, members.count(), members.place());
+        self.tally.notified(bytes, bytes);
+        completed_by(&label.fingerprint, members.count()).map_or(Ok(()), |factor| output.scale(factor))
+    }
+
+    /// Returns the stream on which NCCL enqueues.
+    fn stream(&self) -> Result<&Arc<dyn DeviceQueue>> {
+        let missing = || Error::usage("NCCL has no queue", "report this defect of the path");
+        self.queue.device().ok_or_else(missing)
+    }
+
+    /// Refuses memory that is not on this endpoint's GPU.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is not.
+    pub(super) fn check_place(&self, span: &Span) -> Result<()> {
+        let queue = span.queue();
+        if queue.name() == self.queue.name() {
+            return Ok(());
+        }
+        let what = format!("NCCL was to read or write memory of {} on {}", queue.name(), self.queue.name());
+        Err(Error::usage(what, "put all buffers of the operation on this GPU"))
+    }
+}
+
+impl Launch {
+    /// Returns the watch of the work.
+    pub(super) fn flight(&self) -> Arc<Flight> {
+        Arc::clone(&self.flight)
+    }
+}
