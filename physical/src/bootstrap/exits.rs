@@ -1,11 +1,12 @@
 //! Tests with processes that end at every moment of their start-up. The other ranks must name them long before the
 //! deadline: from the first moment on if a launcher watches them, otherwise once they have proved the secret to rank 0.
 
+use super::handshake::message::Incoming;
+use super::handshake::secret::Secret;
 use super::handshake::{GREETING, MAGIC, authenticate};
-use super::join_messages::{Hello, MemberMessage};
-use super::message::Incoming;
-use super::peer_info::JoinRequest;
-use super::secret::Secret;
+use super::meeting::join_messages::{Hello, MemberMessage};
+use super::meeting::peer_info::JoinRequest;
+use super::meeting::registered;
 use super::*;
 use crate::runtime;
 use crate::testing::free_port;

@@ -2,11 +2,11 @@
 //! findings.
 
 use super::handshake::authenticate;
-use super::join_messages::{Hello, LeaderMessage, MemberMessage};
-use super::message::Incoming;
-use super::opening::Call;
-use super::peer_info::PeerTable;
-use super::pending::PendingConnection;
+use super::handshake::message::Incoming;
+use super::handshake::pending::PendingConnection;
+use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
+use super::meeting::peer_info::PeerTable;
+use super::sockets::opening::Call;
 use super::variables::Placement;
 use crate::backends::backend;
 use std::io::{self, Read, Write};

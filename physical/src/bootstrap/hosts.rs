@@ -5,7 +5,7 @@
 //! the host of lower ranks probes their listeners, the lowest first, until one accepts it. It sends the result to
 //! rank 0, which sends all results to all ranks, so that they agree on the hosts. `control` has the messages.
 
-use super::peer_info::PeerInfo;
+use super::meeting::peer_info::PeerInfo;
 use crate::control::health::Health;
 use crate::error::{During, Error, Result};
 use crate::runtime;

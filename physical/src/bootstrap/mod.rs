@@ -5,73 +5,44 @@
 //! | module | content |
 //! |---|---|
 //! | `variables` | rank, size, and rendezvous of the job |
-//! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
-//! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: the announcement of rank 0, and its reachable address |
-//! | `launcher_store` | the store of a launcher with PMI or PMIx, through which ranks on several hosts meet |
-//! | `secret`, `private_file` | the secret that all ranks of a job share, and the files that only this user may read |
-//! | `handshake`, `message` | the proof of that secret, and the encoding of all later messages |
-//! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
-//! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
-//! | `occupant` | another program at the address of rank 0 |
-//! | `peer_info` | the fields that each rank sends there, and the table that it receives |
-//! | `control` | the connections that stay open afterwards, for heartbeats, failures and departures |
-//! | `data_listener` | data connections of a transport, accepted and opened |
-//! | `interface`, `listeners`, `local`, `socket_owner` | addresses, sockets at several of them, unix sockets, and the owner of a taken address |
+//! | `meeting` | the address of the rendezvous, the sides of a member and of rank 0, and what they send each other |
+//! | `stores` | ranks that meet through a key-value store, their own or that of a launcher with PMI or PMIx |
+//! | `handshake` | the secret that all ranks of a job share, its proof, and connections that have not proved it yet |
+//! | `sockets` | addresses, listeners, unix sockets, and the data connections of a transport |
 //! | `hosts` | the ranks that share memory |
-//! | `parent`, `registered`, `report` | the launcher: its end, its record of joined ranks, and its report of a rank that ended early |
+//! | `parent`, `private_file` | the end of the launcher; files that only this user may read |
+//!
+//! The connections that stay open afterwards are in [`control`](crate::control).
 
-mod acceptor;
-pub(crate) mod announcement;
-mod broadcast;
-pub(crate) mod data_listener;
 #[cfg(test)]
 mod exits;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
-mod handshake;
+pub(crate) mod handshake;
 pub(crate) mod hosts;
-pub mod interface;
-pub(crate) mod join;
-mod join_messages;
-pub(crate) mod launcher_store;
-pub(crate) mod lead;
-pub(crate) mod listeners;
-pub(crate) mod local;
-pub(crate) mod message;
-mod occupant;
-pub(crate) mod opening;
+pub(crate) mod meeting;
 pub(crate) mod parent;
-pub(crate) mod peer_info;
-mod pending;
-mod poller;
 pub(crate) mod private_file;
-pub(crate) mod reachable;
-pub(crate) mod registered;
-mod registry;
-mod rejections;
-mod rendezvous;
-pub(crate) mod report;
-pub(crate) mod secret;
 #[cfg(test)]
 pub(crate) mod seeds;
 #[cfg(test)]
 mod simulated;
-mod socket_owner;
-pub(crate) mod store;
-pub(crate) mod stream;
+pub(crate) mod sockets;
+pub(crate) mod stores;
 #[cfg(test)]
 mod tests;
 mod variables;
 
 pub use crate::system::environment::{variable, variable_os};
 pub use handshake::random;
-pub use launcher_store::meets_through_store;
-pub(crate) use listeners::Accept;
-pub(crate) use local::{abstract_address, same_user};
-pub(crate) use rendezvous::ListenContext;
-pub use rendezvous::{Inherited, Rendezvous};
-pub use store::Store;
-pub(crate) use stream::Listener;
+pub(crate) use meeting::rendezvous::ListenContext;
+pub use meeting::rendezvous::{Inherited, Rendezvous};
+pub use sockets::interface;
+pub(crate) use sockets::listeners::Accept;
+pub(crate) use sockets::local::{abstract_address, same_user};
+pub(crate) use sockets::stream::Listener;
+pub use stores::launcher_store::meets_through_store;
+pub use stores::store::Store;
 pub(crate) use variables::parse_number;
 pub use variables::{Launcher, MAX_SIZE, Placement, host_and_port, of_launchers, warn_of_rank_given};
 

@@ -1,11 +1,11 @@
 //! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
 
 use super::handshake::PROOF;
+use super::handshake::message::{LENGTH, Outgoing};
 use super::handshake::tests::fixed_greeting;
-use super::join_messages::{Hello, LeaderMessage, MemberMessage};
-use super::message::{LENGTH, Outgoing};
-use super::opening::Call;
-use super::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
+use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
+use super::meeting::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
+use super::sockets::opening::Call;
 use crate::control::seeds as control_seeds;
 use crate::error::Peer;
 use crate::testing::fuzzing::tests::Seed;

@@ -2,8 +2,8 @@
 //! the same.
 
 use super::hosts::Hosts;
-use super::join::ControlStreams;
-use super::stream::Stream;
+use super::meeting::join::ControlStreams;
+use super::sockets::stream::Stream;
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::control::Control;

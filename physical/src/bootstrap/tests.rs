@@ -1,8 +1,8 @@
 //! Tests of the rendezvous: complete worlds, missing or rejected ranks, and foreign connections.
 
+use super::handshake::message::{Incoming, Outgoing};
 use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
-use super::message::{Incoming, Outgoing};
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::control::health::Vigilance;

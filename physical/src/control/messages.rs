@@ -14,8 +14,8 @@
 //! the world, and a list grows only as its elements are decoded.
 
 use super::waits::{Answer, Missing, Wait};
+use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::hosts::Locality;
-use crate::bootstrap::message::{Incoming, Outgoing, malformed};
 use crate::transport::fingerprint::Fingerprint;
 use crate::transport::message::Label;
 use crate::transport::tag::Tag;
@@ -183,7 +183,7 @@ pub(crate) fn fuzz(data: &[u8]) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::bootstrap::message::LENGTH;
+    use crate::bootstrap::handshake::message::LENGTH;
     use crate::memory::dtype::DType;
     use crate::testing::fuzzing::tests::Seed;
     use crate::transport::fingerprint::OperationKind;

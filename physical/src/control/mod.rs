@@ -30,7 +30,7 @@ pub(crate) use messages::tests::seeds;
 pub(crate) use messages::is_heartbeat;
 
 use crate::bootstrap::hosts::{Hosts, Locality};
-use crate::bootstrap::join::ControlStreams;
+use crate::bootstrap::meeting::join::ControlStreams;
 use crate::bootstrap::parent::Parent;
 use crate::error::Result;
 use crate::runtime::{self, Thread};
@@ -171,7 +171,7 @@ impl Drop for Control {
 mod tests {
     use super::health::Vigilance;
     use super::*;
-    use crate::bootstrap::stream::Stream;
+    use crate::bootstrap::sockets::stream::Stream;
     use crate::error::Peer;
     use std::os::unix::net::UnixStream;
 

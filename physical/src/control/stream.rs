@@ -3,8 +3,8 @@
 
 use super::health::Vigilance;
 use super::messages::{CAP, ControlMessage};
-use crate::bootstrap::message::Incoming;
-use crate::bootstrap::stream::Stream;
+use crate::bootstrap::handshake::message::Incoming;
+use crate::bootstrap::sockets::stream::Stream;
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! Connections between processes that do not belong to a transport: for start-up, heartbeats and failure reports.
 
 use super::current;
-use crate::bootstrap::local;
+use crate::bootstrap::sockets::local;
 use crate::waiting::doorbell::timespec;
 use rustix::event::PollFd;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};

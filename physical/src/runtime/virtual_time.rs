@@ -2,13 +2,10 @@
 //! and with the same outcome every time.
 
 use super::{Instant, Park, Runtime, Task, within};
-use crate::bootstrap::local;
+use crate::bootstrap::sockets::local;
 use rustix::event::{PollFd, Timespec};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
-use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::pin::Pin;
@@ -16,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, Builder, Thread};
 use std::time::Duration;
+use std::{fmt, io, mem};
 
 /// Virtual time between two looks at descriptors or at a transport.
 const LOOK: Duration = Duration::from_millis(1);

@@ -3,11 +3,11 @@
 pub use super::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, raise_open_files};
 pub use super::memory_file::memory_file;
 pub use super::process::signal_all;
+pub use crate::bootstrap::handshake::secret::draw;
+pub use crate::bootstrap::meeting::registered::{RegisteredFlags, VARIABLE as REGISTERED};
+pub use crate::bootstrap::meeting::report::{EndedRank, RendezvousAccess};
 pub use crate::bootstrap::parent::STARTERS;
 pub use crate::bootstrap::private_file::read_given;
-pub use crate::bootstrap::registered::{RegisteredFlags, VARIABLE as REGISTERED};
-pub use crate::bootstrap::report::{EndedRank, RendezvousAccess};
-pub use crate::bootstrap::secret::draw;
 pub use crate::bootstrap::{
     MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random, warn_of_rank_given,
 };

@@ -2,7 +2,7 @@
 
 use super::Traffic;
 use crate::bootstrap::hosts::Hosts;
-use crate::bootstrap::peer_info::PeerTable;
+use crate::bootstrap::meeting::peer_info::PeerTable;
 use crate::control::health::Health;
 use crate::error::Error;
 use crate::waiting::patience::crowded;

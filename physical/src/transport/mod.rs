@@ -21,7 +21,7 @@ pub(crate) mod tickets;
 mod traffic;
 
 pub use crate::bootstrap::hosts::ProbeResult;
-pub use crate::bootstrap::peer_info::ANNOUNCEMENT_BYTES;
+pub use crate::bootstrap::meeting::peer_info::ANNOUNCEMENT_BYTES;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::error::{Error, Result};

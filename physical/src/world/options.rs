@@ -1,7 +1,7 @@
 //! Options with which a rank joins a world: those of the program first, and the environment as the default.
 
 use crate::backends::socket::{Tls, TlsFiles};
-use crate::bootstrap::interface;
+use crate::bootstrap::sockets::interface;
 use crate::control::health::Vigilance;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;

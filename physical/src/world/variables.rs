@@ -4,9 +4,10 @@
 //! warns of names that are similar to one of these. docs/starting.md has the same table, which a test compares.
 
 use super::options::parse_sockets;
+use crate::bootstrap::meeting::registered;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
-use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
+use crate::bootstrap::{Placement, host_and_port, parse_number};
 use crate::control::health::Vigilance;
 use crate::device_paths::path::Wish;
 use crate::error::{Error, Result};

@@ -13,7 +13,7 @@ use super::link::MixedLink;
 use crate::backends::shm::{HostSegments, ParkMode, ShmFabric, ShmLink, ShmPrepared};
 use crate::backends::stream::endpoint::Identity;
 use crate::backends::tcp::{TcpBackend, TcpFabric, TcpParking, TcpPrepared};
-use crate::bootstrap::message::{Incoming, Outgoing};
+use crate::bootstrap::handshake::message::{Incoming, Outgoing};
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::transport::{

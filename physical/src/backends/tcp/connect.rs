@@ -10,10 +10,10 @@ use crate::backends::socket;
 use crate::backends::socket::{Socket, Tls};
 use crate::backends::stream::endpoint::Identity;
 use crate::bootstrap::Accept;
-use crate::bootstrap::data_listener::DataListener;
-use crate::bootstrap::listeners::{BindError, Listeners};
-use crate::bootstrap::message::{Incoming, Outgoing};
-use crate::bootstrap::opening::{Call, Opening, STEP_TIMEOUT};
+use crate::bootstrap::handshake::message::{Incoming, Outgoing};
+use crate::bootstrap::sockets::data_listener::DataListener;
+use crate::bootstrap::sockets::listeners::{BindError, Listeners};
+use crate::bootstrap::sockets::opening::{Call, Opening, STEP_TIMEOUT};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use crate::transport::{

@@ -15,8 +15,8 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 
+use super::meeting::rendezvous::{ListenContext, Rendezvous};
 use super::private_file::read_given;
-use super::rendezvous::{ListenContext, Rendezvous};
 use crate::error::Result;
 use crate::memory::hash::{START, of_bytes};
 use crate::system::environment::variable;

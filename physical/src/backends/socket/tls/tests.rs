@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::ReduceOp;
-use crate::bootstrap::{Launcher, Placement, Rendezvous, secret};
+use crate::bootstrap::handshake::secret;
+use crate::bootstrap::{Launcher, Placement, Rendezvous};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};

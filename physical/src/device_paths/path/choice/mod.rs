@@ -150,7 +150,7 @@ impl Identity {
 /// Returns a number for a place on a bus of this host, equal in all processes here, and on no other host.
 #[cfg(feature = "cuda")]
 fn number(on_bus: [i32; 3]) -> Result<u64> {
-    let boot = crate::bootstrap::peer_info::boot();
+    let boot = crate::bootstrap::meeting::peer_info::boot();
     // What is unknown proves nothing.
     let host = if boot.trim().is_empty() { process()?.to_vec() } else { boot.into_bytes() };
     Ok(of_bytes(of_bytes(START, host), on_bus.map(i32::to_le_bytes).concat()))

@@ -4,7 +4,7 @@
 //! be reported by its launcher. The flags are bytes of a memory file, one for each rank of the machine. Ranks of
 //! other launchers have none.
 
-use super::variables::{Launcher, Placement};
+use crate::bootstrap::variables::{Launcher, Placement};
 use crate::system::environment::variable;
 use crate::system::memory_file::memory_file;
 use rustix::fs::ftruncate;

@@ -13,11 +13,11 @@
 //!
 //! A call for the socket [`Call::NONE`] only tests whether a connection is possible. It ends with the welcome.
 
-use super::acceptor::Acceptor;
 use super::listeners::Accept;
 use super::opening::{Call, Opening, TICK, WELCOME};
-use super::peer_info::PeerTable;
-use super::pending::Authenticated;
+use crate::bootstrap::handshake::acceptor::Acceptor;
+use crate::bootstrap::handshake::pending::Authenticated;
+use crate::bootstrap::meeting::peer_info::PeerTable;
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::runtime::{self, Instant, Thread};

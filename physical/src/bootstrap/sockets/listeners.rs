@@ -3,8 +3,8 @@
 //! A name may resolve to addresses of both families, and another host may reach only one of them. Therefore a
 //! listener at a name listens at all of its addresses that belong to this host.
 
-use super::QUEUE;
-use super::poller::Poller;
+use crate::bootstrap::QUEUE;
+use crate::bootstrap::handshake::poller::Poller;
 use crate::runtime;
 use rustix::io::Errno;
 use std::io::{self, Read, Write};

@@ -6,11 +6,10 @@
 
 use crate::runtime;
 use rustix::net::sockopt;
-use std::fmt;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use std::{fmt, fs};
 
 /// Longest time for a connection to be accepted, as the listening process may be stopped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -127,8 +126,8 @@ fn name_of(user: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::abstract_address;
     use super::*;
+    use crate::bootstrap::abstract_address;
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
     use std::time::Instant;

@@ -1,5 +1,5 @@
 //! The announcement of rank 0: its address and the secret of the job, for ranks that meet through another channel,
-//! such as MPI or a [`Store`](super::Store). Rank 0 then listens at a free address, so that users need not choose
+//! such as MPI or a [`Store`](crate::bootstrap::Store). Rank 0 then listens at a free address, so that users need not choose
 //! one.
 //!
 //! ```text
@@ -7,12 +7,12 @@
 //!              | FAILED:u32 reason:text                    rank 0 does not listen
 //! ```
 
-use super::handshake::random;
-use super::listeners::Listeners;
-use super::message::{Incoming, Outgoing, malformed};
-use super::reachable;
 use super::rendezvous::{ListenContext, Rendezvous};
-use super::stream::Listener;
+use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::handshake::random;
+use crate::bootstrap::sockets::listeners::Listeners;
+use crate::bootstrap::sockets::reachable;
+use crate::bootstrap::sockets::stream::Listener;
 use crate::error::{Error, Result};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

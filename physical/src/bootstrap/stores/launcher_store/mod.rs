@@ -14,9 +14,9 @@
 mod pmi;
 mod pmix;
 
-use super::Store;
 use super::store::RENDEZVOUS;
-use super::variables::Placement;
+use crate::bootstrap::Store;
+use crate::bootstrap::variables::Placement;
 use crate::error::Result;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

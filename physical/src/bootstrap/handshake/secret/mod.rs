@@ -6,10 +6,10 @@
 //! share one. Rank 0 removes it at the end of the rendezvous. A file that a killed rank 0 left behind is useless; the
 //! next job of this user removes it, recognizing it by its lost lock.
 
-use super::handshake::random;
-use super::local::network_namespace;
-use super::private_file::{LONGEST, MAKE, open, private};
-use super::variables::{Launcher, Placement};
+use super::random;
+use crate::bootstrap::private_file::{LONGEST, MAKE, open, private};
+use crate::bootstrap::sockets::local::network_namespace;
+use crate::bootstrap::variables::{Launcher, Placement};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::system::environment::variable_os;

@@ -12,18 +12,17 @@
 //! Every rank receives the table, so that its total bytes grow with the square of the number of ranks. Therefore it
 //! contains common values only once.
 
-use super::handshake::{Key, random};
-use super::local::network_namespace;
-use super::message::{Incoming, Outgoing, malformed};
-use super::variables::Placement;
+use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::handshake::{Key, random};
+use crate::bootstrap::sockets::local::network_namespace;
+use crate::bootstrap::variables::Placement;
 use crate::error::{Error, Peer, Result};
 use crate::world::JoinOptions;
 use hmac_sha256::Hash;
 use std::collections::HashMap;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Longest announcement of a transport, in bytes: every rank receives those of all.
 pub const ANNOUNCEMENT_BYTES: usize = 2048;
@@ -67,14 +66,14 @@ impl PeerInfo {
     }
 
     /// Appends the fields to a message.
-    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
         message.blob(&self.announcement)
     }
 
     /// Decodes the fields.
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(PeerInfo {
             rank: message.number()?,
             pid: message.number()? as u32,
@@ -132,14 +131,14 @@ impl JobSettings {
     }
 
     /// Appends the settings to a message.
-    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.size).text(&self.transport);
         let message = message.number(self.beat).number(self.silence);
         message.text(&self.configuration).bytes(&self.digest)
     }
 
     /// Decodes the settings.
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JobSettings {
             size: message.number()?,
             transport: message.text()?,
@@ -200,12 +199,12 @@ impl JoinRequest {
     }
 
     /// Appends the request to a message.
-    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
         self.settings.write(self.info.write(message)).text(&self.network)
     }
 
     /// Decodes a request.
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JoinRequest {
             info: PeerInfo::read(message)?,
             settings: JobSettings::read(message)?,
@@ -215,7 +214,11 @@ impl JoinRequest {
 
     /// Returns the reason why `other` cannot join the job of this rank, if any. With `must_share_memory`, they must
     /// share memory.
-    pub(super) fn objection(&self, other: &JoinRequest, must_share_memory: bool) -> Option<String> {
+    pub(in crate::bootstrap) fn objection(
+        &self,
+        other: &JoinRequest,
+        must_share_memory: bool,
+    ) -> Option<String> {
         let settings = &self.settings;
         if other.settings.size != settings.size {
             return Some(format!(
@@ -278,7 +281,7 @@ pub(crate) struct PeerTable {
 
 impl PeerTable {
     /// Appends the table of the job that drew the number `job` to a message.
-    pub(super) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
+    pub(in crate::bootstrap) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
         let mut texts = StringTable::default();
         let numbers: Vec<[usize; 3]> = infos
             .iter()
@@ -294,7 +297,7 @@ impl PeerTable {
     }
 
     /// Decodes the table of `size` ranks, and derives the key from their `secret`.
-    pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
+    pub(in crate::bootstrap) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
         let key = Key::derive(secret, &message.bytes()?);
         let count = message.number()?;
         // It grows only as texts are decoded.

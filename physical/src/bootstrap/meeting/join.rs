@@ -18,16 +18,17 @@
 //! sides report it immediately. A rank that differs from rank 0 in its build or settings, or that has ended, ends the
 //! rendezvous for all, since the job could never be complete.
 
-use super::handshake::{Build, authenticate};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
-use super::message::malformed;
 use super::occupant::{Occupant, describe_missing_greeting};
 use super::peer_info::{JoinRequest, PeerTable};
-use super::secret::Secret;
-use super::stream::Stream;
-use super::variables::Placement;
-use super::{LONGEST, is_cut_off, is_late, registered};
+use super::registered;
 use crate::backends::socket::Tls;
+use crate::bootstrap::handshake::message::malformed;
+use crate::bootstrap::handshake::secret::Secret;
+use crate::bootstrap::handshake::{Build, authenticate};
+use crate::bootstrap::sockets::stream::Stream;
+use crate::bootstrap::variables::Placement;
+use crate::bootstrap::{LONGEST, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::{Stopwatch, Watched};
@@ -35,7 +36,7 @@ use std::io;
 use std::time::Duration;
 
 /// Longest time that rank 0 may take to answer at its deadline, and that a member may take to read.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(in crate::bootstrap) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time that rank 0 may take to send its greeting, at the first attempt. Another program may listen there. Each
 /// late attempt doubles it, as rank 0 may be busy.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,12 +49,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// Creates the error of the other ranks if `culprit` ended before all had joined.
-pub(super) fn peer_failed(culprit: Peer, cause: String) -> Error {
+pub(in crate::bootstrap) fn peer_failed(culprit: Peer, cause: String) -> Error {
     Error::PeerFailed { culprit, cause, during: During::Joining }
 }
 
 /// Cause of a failure if only the end of the connection is known.
-pub(super) const DIED: &str = "died (its connection ended)";
+pub(in crate::bootstrap) const DIED: &str = "died (its connection ended)";
 
 /// Connections that stay open after the rendezvous.
 pub(crate) enum ControlStreams {

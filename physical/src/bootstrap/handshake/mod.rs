@@ -10,9 +10,16 @@
 //! other: each side compares the builds once the other has proved the key. At the rendezvous the key is the secret of
 //! the job. Data connections use a key that is derived from the secret anew for each job.
 
-use super::message::malformed;
+pub(super) mod acceptor;
+pub(crate) mod message;
+pub(super) mod pending;
+pub(super) mod poller;
+pub(super) mod rejections;
+pub(crate) mod secret;
+
 use crate::error::Error;
 use hmac_sha256::HMAC;
+use message::malformed;
 use std::fmt;
 use std::io::{self, Read, Write};
 

@@ -3,9 +3,8 @@
 //! The warning ends nothing, since rank 0 may be late, and that program, such as an earlier job, about to end.
 
 use super::join::Joiner;
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Consecutive attempts without a greeting that are a sign: rank 0 may be busy, or have evicted a connection.
 const UNGREETED: u32 = 3;
@@ -15,7 +14,7 @@ const SECRETLESS: Duration = Duration::from_secs(1);
 
 /// Signs of another program that this rank has seen so far.
 #[derive(Default)]
-pub(super) struct Occupant {
+pub(in crate::bootstrap) struct Occupant {
     /// Attempts in a row that were accepted and got no greeting.
     ungreeted: u32,
     is_known: bool,
@@ -23,7 +22,7 @@ pub(super) struct Occupant {
 
 impl Occupant {
     /// Warns, once, if an attempt of `joiner` that failed with `cause` shows another program.
-    pub(super) fn look(
+    pub(in crate::bootstrap) fn look(
         &mut self,
         joiner: &Joiner<'_>,
         cause: &io::Error,
@@ -77,7 +76,7 @@ impl fmt::Display for Ungreeted {
 impl std::error::Error for Ungreeted {}
 
 /// Adds the meaning of a missing greeting to the error of a handshake.
-pub(super) fn describe_missing_greeting(cause: io::Error) -> io::Error {
+pub(in crate::bootstrap) fn describe_missing_greeting(cause: io::Error) -> io::Error {
     let what = match cause.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ungreeted::Silent,
         io::ErrorKind::UnexpectedEof => Ungreeted::HungUp,
@@ -89,7 +88,7 @@ pub(super) fn describe_missing_greeting(cause: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::message::malformed;
+    use crate::bootstrap::handshake::message::malformed;
 
     #[test]
     fn a_busy_or_late_rank_0_is_no_sign_and_another_protocol_is() {

@@ -1,12 +1,12 @@
 //! The meeting place of all ranks of a job at start-up: a TCP address, or a unix socket if they share a host.
 
-use super::QUEUE;
-use super::listeners::{BindError, Listeners};
-use super::local::same_user;
-use super::socket_owner::SocketOwner;
-use super::stream::{Listener, Stream, at_any_port};
 use crate::backends::socket;
 use crate::backends::socket::Tls;
+use crate::bootstrap::QUEUE;
+use crate::bootstrap::sockets::listeners::{BindError, Listeners};
+use crate::bootstrap::sockets::local::same_user;
+use crate::bootstrap::sockets::socket_owner::SocketOwner;
+use crate::bootstrap::sockets::stream::{Listener, Stream, at_any_port};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
@@ -40,20 +40,20 @@ pub enum Rendezvous {
 }
 
 /// Listening sockets that a launcher left open for this process, and their address. Only
-/// [`Placement::from_env`](super::Placement::from_env) creates one.
+/// [`Placement::from_env`](crate::bootstrap::Placement::from_env) creates one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
     /// Descriptors of the sockets.
     descriptors: Vec<RawFd>,
     /// Name or address of rank 0's host.
-    pub(super) host: String,
+    pub(in crate::bootstrap) host: String,
     /// Port of the sockets.
-    pub(super) port: u16,
+    pub(in crate::bootstrap) port: u16,
 }
 
 impl Inherited {
     /// Creates the value from the launcher's variables.
-    pub(super) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
+    pub(in crate::bootstrap) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
         Inherited { descriptors, host, port }
     }
 }
@@ -184,7 +184,7 @@ impl Rendezvous {
     }
 
     /// Returns the addresses of a TCP rendezvous, `None` for one on a single host.
-    pub(super) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
+    pub(in crate::bootstrap) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
             Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
                 Some(addresses(host, *port, patience))
@@ -210,18 +210,18 @@ impl Rendezvous {
     }
 
     /// Returns true if an agent of the launcher may answer as well as rank 0.
-    pub(super) fn has_agent(&self) -> bool {
+    pub(in crate::bootstrap) fn has_agent(&self) -> bool {
         matches!(self, Rendezvous::Tcp { agent: true, .. })
     }
 
     /// Returns the process of this host that listens at the address, if the system reveals it.
-    pub(super) fn owner(&self) -> Option<SocketOwner> {
+    pub(in crate::bootstrap) fn owner(&self) -> Option<SocketOwner> {
         let addresses = self.addresses(ADVICE_PATIENCE)?.ok()?;
         addresses.into_iter().filter(|at| runtime::is_of_this_host(*at)).find_map(SocketOwner::of_address)
     }
 
     /// Returns the remedy for a rank that could not reach rank 0, with this `cause`.
-    pub(super) fn advice(&self, cause: &io::Error) -> String {
+    pub(in crate::bootstrap) fn advice(&self, cause: &io::Error) -> String {
         let addresses = match self.addresses(ADVICE_PATIENCE) {
             Some(Ok(addresses)) => addresses,
             Some(Err(_)) => return "correct the name of the host of rank 0".to_owned(),
@@ -272,7 +272,11 @@ impl Rendezvous {
 ///
 /// # Errors
 /// The system errors; `NotFound` without an address, `TimedOut` if the resolver does not answer in time.
-pub(super) fn addresses(host: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
+pub(in crate::bootstrap) fn addresses(
+    host: &str,
+    port: u16,
+    patience: Duration,
+) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let found = runtime::resolve(host, port, patience)?;
     if found.is_empty() {

@@ -3,15 +3,15 @@
 //! Rank 0 never blocks on a single connection: it serves pending and registered connections alike as they become
 //! readable, and writes without blocking.
 
-use super::acceptor::Acceptor;
-use super::handshake::{Key, random};
 use super::join::{ControlStreams, peer_failed};
 use super::join_messages::LeaderMessage;
-use super::message::Outgoing;
 use super::peer_info::{JoinRequest, PeerTable, Reach};
 use super::registry::Registry;
-use super::secret::Secret;
-use super::stream::Listener;
+use crate::bootstrap::handshake::acceptor::Acceptor;
+use crate::bootstrap::handshake::message::Outgoing;
+use crate::bootstrap::handshake::secret::Secret;
+use crate::bootstrap::handshake::{Key, random};
+use crate::bootstrap::sockets::stream::Listener;
 use crate::error::{Error, Peer, Result};
 use crate::waiting::stopwatch::Stopwatch;
 use std::os::fd::AsFd;
@@ -60,7 +60,7 @@ pub(crate) fn lead(
 }
 
 /// Reason why the rendezvous ended without a world.
-pub(super) enum JoinFailure {
+pub(in crate::bootstrap) enum JoinFailure {
     /// A rank does not match or is missing, with a remedy.
     Refused(String, String),
     /// A rank has ended, and the cause, as a verb phrase.
@@ -69,7 +69,7 @@ pub(super) enum JoinFailure {
 
 impl JoinFailure {
     /// Encodes the message about it to the other ranks.
-    pub(super) fn message(&self) -> Outgoing {
+    pub(in crate::bootstrap) fn message(&self) -> Outgoing {
         match self {
             JoinFailure::Refused(reason, remedy) => LeaderMessage::refused(reason, remedy),
             JoinFailure::Failed(culprit, cause) => LeaderMessage::failed(culprit, cause),
@@ -85,17 +85,17 @@ impl JoinFailure {
     }
 
     /// Creates the refusal of a rank, described by `who`, whose settings differ from those of rank 0.
-    pub(super) fn mismatch(who: &str, reason: &str) -> Self {
+    pub(in crate::bootstrap) fn mismatch(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "start all ranks with the same options and variables")
     }
 
     /// Creates the refusal of a rank, described by `who`, with a different build than rank 0.
-    pub(super) fn other_build(who: &str, reason: &str) -> Self {
+    pub(in crate::bootstrap) fn other_build(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "use the same build on all ranks")
     }
 
     /// Creates the refusal of a rank, described by `who`, whose number another process already has.
-    pub(super) fn taken(who: &str, rank: usize, by: &Peer) -> Self {
+    pub(in crate::bootstrap) fn taken(who: &str, rank: usize, by: &Peer) -> Self {
         let Peer { host, pid, .. } = by;
         let reason = format!("rank {rank} has joined already, from {host} (pid {pid})");
         JoinFailure::refused(

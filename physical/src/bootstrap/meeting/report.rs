@@ -1,12 +1,12 @@
 //! A launcher's message to ranks that have not joined yet: one of its ranks has ended. The grammar is in `join`.
 
-use super::acceptor::Acceptor;
-use super::handshake::authenticate;
 use super::join_messages::{Hello, LeaderMessage};
 use super::rendezvous::{ListenContext, Rendezvous};
-use super::stream::Listener;
-use super::variables::host_and_port;
 use crate::backends::socket::{Tls, TlsFiles};
+use crate::bootstrap::handshake::acceptor::Acceptor;
+use crate::bootstrap::handshake::authenticate;
+use crate::bootstrap::sockets::stream::Listener;
+use crate::bootstrap::variables::host_and_port;
 use crate::error::{Peer, Result};
 use crate::runtime::{self, PollFd, PollFlags};
 use crate::waiting::doorbell::Doorbell;

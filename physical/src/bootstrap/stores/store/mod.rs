@@ -12,14 +12,15 @@
 //! also have the file of HEXAGRAM_SECRET_FILE. It is removed after use, which also lets the same ranks meet through
 //! the same store again.
 
-use super::announcement::{self, Surroundings};
-use super::local::network_namespace;
-use super::message::{Incoming, Outgoing, malformed};
-use super::peer_info::boot;
-use super::private_file::read_given;
-use super::reachable;
-use super::stream::Listener;
-use super::variables::{Launcher, Placement};
+use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::meeting::announcement;
+use crate::bootstrap::meeting::announcement::Surroundings;
+use crate::bootstrap::meeting::peer_info::boot;
+use crate::bootstrap::private_file::read_given;
+use crate::bootstrap::sockets::local::network_namespace;
+use crate::bootstrap::sockets::reachable;
+use crate::bootstrap::sockets::stream::Listener;
+use crate::bootstrap::variables::{Launcher, Placement};
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::waiting::stopwatch::Stopwatch;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Key of the announcement of rank 0.
-pub(super) const RENDEZVOUS: &str = "hexagram/rendezvous";
+pub(in crate::bootstrap) const RENDEZVOUS: &str = "hexagram/rendezvous";
 /// Time after which a rank that waits for another one logs the wait.
 pub(crate) const LATE: Duration = Duration::from_secs(10);
 /// Time by which a store may return early.
