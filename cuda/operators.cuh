@@ -1,4 +1,4 @@
-// Combinations of two elements, and their scaling: the twin of physical/src/device/reduce.rs. Include this after
+// Combinations of two elements, and their scaling: the twin of physical/src/device/operations/reduce.rs. Include this after
 // device.cuh for a kernel that reduces.
 //
 // 16-bit floats are widened to f32, combined there, and rounded once per combination.

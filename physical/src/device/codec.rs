@@ -4,8 +4,8 @@
 //! [`Queue`](crate::Queue) runs the codec on the device of the numbers. The decoded numbers must depend on the
 //! message alone, bit for bit: replicas stay identical because all ranks decode the same messages in the same order.
 
+use super::operations::program::Program;
 use crate::Result;
-use crate::device::program::Program;
 use std::fmt;
 use std::sync::Arc;
 

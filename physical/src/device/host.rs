@@ -1,7 +1,8 @@
 //! The host kernels on typed bytes.
 
 use super::codec::{Codec, CodecError};
-use super::{Kernel, Operands, codec, reduce as arithmetic, weighted};
+use super::operations::{reduce as arithmetic, weighted};
+use super::{Kernel, Operands, codec};
 use crate::error::Result;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{ReadView, WriteView};

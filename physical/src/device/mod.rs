@@ -10,39 +10,26 @@
 //! user kernels, and [`program`] the programs of a device with compiled kernels. `testing::late` (feature `testing`)
 //! is a complete device in two pages.
 
-mod apply;
-mod arithmetic;
 mod choice;
 pub mod codec;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod elsewhere;
 pub(crate) mod host;
-mod kernel;
 pub mod kernels;
-mod meanwhile;
-pub mod measure;
-mod order;
-mod place;
-pub mod program;
+pub(crate) mod operations;
 pub mod queue;
-mod reduce;
-pub mod sums;
-mod timestamp;
-pub mod unequal;
-mod waiting;
-mod weighted;
 
-pub use apply::{apply, apply_all};
 pub use choice::DeviceChoice;
-pub use kernel::{Kernel, Operands};
+pub use operations::apply::{apply, apply_all};
+pub use operations::kernel::{Kernel, Operands};
+pub use operations::{measure, program, sums, unequal};
 #[cfg(feature = "cuda")]
-pub(crate) use meanwhile::{Meanwhile, go_on, go_on_meanwhile};
-pub(crate) use order::Order;
+pub(crate) use queue::meanwhile::{Meanwhile, go_on, go_on_meanwhile};
+pub(crate) use queue::order::Order;
 #[cfg(feature = "cuda")]
-pub(crate) use place::{WaitPlace, at};
+pub(crate) use queue::place::{WaitPlace, at};
+pub use queue::timestamp::Timestamp;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
-pub use timestamp::Timestamp;
 
 use crate::error::Result;
 use crate::memory::dtype::{DType, ReduceOp};
@@ -61,13 +48,13 @@ pub trait Device: Send + Sync {
 
 /// Turns a sum into a mean: `to ← to × (1 ÷ ranks)`, for float types.
 pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
-    reduce::scale(dtype, 1.0 / ranks as f64, to);
+    operations::reduce::scale(dtype, 1.0 / ranks as f64, to);
 }
 
 /// Replaces every NaN by the NaN of our reductions, after a reduction of f32 or f64 by another library.
 #[cfg(feature = "mpi")]
 pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
-    reduce::canonicalize(dtype, to);
+    operations::reduce::canonicalize(dtype, to);
 }
 
 /// Adds f32 that another process may write at the same time, of equal number and aligned.

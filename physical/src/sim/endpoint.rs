@@ -2,8 +2,8 @@
 //! receives and lands them.
 
 use super::mail::BoxNumber;
+use super::network::parcels::{Content, Parcel};
 use super::operations::{Direction, Operations};
-use super::parcels::{Content, Parcel};
 use super::schedule::Simulator;
 use crate::control::health::Health;
 use crate::error::Result;

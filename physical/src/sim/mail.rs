@@ -1,6 +1,6 @@
 //! Mail: events for the endpoints of a simulated cluster.
 
-use super::parcels::Parcel;
+use super::network::parcels::Parcel;
 use crate::transport::{Got, Ticket};
 use std::collections::BTreeMap;
 use std::mem;

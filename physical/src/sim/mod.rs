@@ -14,39 +14,27 @@
 
 #![allow(clippy::disallowed_methods, reason = "a backend, which gives simulated ranks all of these")]
 
-mod agenda;
 mod cluster;
 mod connect;
 mod endpoint;
-mod fault;
-mod fiber;
-mod flows;
-mod job;
-mod link;
 mod mail;
+mod network;
 mod operations;
-mod parcels;
 mod phantom;
-mod rates;
-mod routes;
 mod schedule;
-mod shape;
 mod simulation;
 mod sockets;
-mod statement;
 #[cfg(test)]
 mod tests;
-mod topology;
-mod wires;
 
+pub use cluster::fault::{Cut, Fault, FaultKind};
+pub use cluster::link::{LinkSpec, bandwidth, duration};
+pub use cluster::shape::Shape;
+pub use cluster::topology::Topology;
 pub use cluster::{Cluster, HostSpec, MAX_RANKS};
-pub use fault::{Cut, Fault, FaultKind};
-pub use job::{Ended, Job, Played};
-pub use link::{LinkSpec, bandwidth, duration};
-pub use phantom::Phantom;
-pub use rates::Rates;
-pub use shape::Shape;
-pub use simulation::{Outcome, Simulation};
-pub use topology::Topology;
+pub use network::rates::Rates;
 #[doc(hidden)]
-pub use wires::Flaw;
+pub use network::wires::Flaw;
+pub use phantom::Phantom;
+pub use schedule::job::{Ended, Job, Played};
+pub use simulation::{Outcome, Simulation};

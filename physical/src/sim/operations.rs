@@ -1,7 +1,7 @@
 //! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
 use super::mail::Mail;
-use super::parcels::Parcel;
+use super::network::parcels::Parcel;
 use crate::error::Result;
 use crate::transport::matching::Matcher;
 use crate::transport::tickets::Tickets;

@@ -1,12 +1,12 @@
 //! A simulation: runs the ranks of a world as fibers, from time zero to their ends.
 
-use super::agenda::apart;
 use super::cluster::Cluster;
+use super::cluster::fault::Fault;
 use super::connect::{Knowledge, SimFabric};
-use super::fault::Fault;
-use super::rates::Rates;
+use super::network::rates::Rates;
+use super::network::wires::Wires;
 use super::schedule::Simulator;
-use super::wires::Wires;
+use super::schedule::agenda::apart;
 use crate::error::{Error, Result};
 use crate::runtime::{Runtime, within};
 use crate::transport::TransportKind;

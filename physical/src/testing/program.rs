@@ -3,8 +3,8 @@
 #[cfg(feature = "cuda")]
 use super::fail;
 #[cfg(feature = "cuda")]
-use crate::device::program::unpack;
-use crate::device::program::{Argument, Code, Module, Program, parameters};
+use crate::device::operations::program::unpack;
+use crate::device::operations::program::{Argument, Code, Module, Program, parameters};
 #[cfg(feature = "cuda")]
 use std::collections::BTreeMap;
 #[cfg(feature = "cuda")]

@@ -14,12 +14,12 @@
 //! it, and all ranks know whether all pairs do.
 
 use super::collectives::ShmContext;
-use super::descriptors::{FILES, ShmConnection, receive_whole, send};
 use super::endpoint::{ShmEndpoint, ShmParking};
 use super::link::ShmLink;
 use super::park::ParkMode;
-use super::region::Regions;
-use super::registration::RegistrationSockets;
+use super::segment::descriptors::{FILES, ShmConnection, receive_whole, send};
+use super::segment::region::Regions;
+use super::segment::registration::RegistrationSockets;
 use super::segment::{Proof, Segment};
 use crate::backends::stream::endpoint::{Identity, StreamEndpoint};
 use crate::bootstrap::sockets::data_listener::DataListener;

@@ -22,24 +22,13 @@ mod bytes;
 mod collectives;
 mod connect;
 mod control_block;
-mod descriptors;
 mod endpoint;
-mod entry;
 mod link;
 #[cfg(all(test, hexagram_loom))]
 mod loom;
-mod memory_limits;
 mod park;
-mod reduction;
-mod region;
-mod registered;
-mod registration;
-mod reserve;
 mod ring;
-mod running;
 mod segment;
-mod shape;
-mod staged;
 #[cfg(test)]
 mod tests;
 

@@ -4,9 +4,9 @@
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::{Counter, PAYLOAD, encode_label};
 use super::park::ParkMode;
-use super::region::{Region, Regions};
-use super::registered::BufferLocation;
 use super::segment::Segment;
+use super::segment::region::{Region, Regions};
+use super::segment::registered::BufferLocation;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::error::{Error, Peer};

@@ -3,7 +3,7 @@
 //! Operands have the numbers of [`Argument::Operand`]: inputs first, then outputs. Integers have neither factors nor
 //! weights; their programs launch nothing.
 
-use crate::device::program::{Argument, Code, Launch, Module, Program};
+use crate::device::operations::program::{Argument, Code, Launch, Module, Program};
 use crate::memory::dtype::{DType, ReduceOp};
 
 static REDUCE: Module = Module { name: "reduce", code: Code::Packed(hexagram_ptx::REDUCE) };

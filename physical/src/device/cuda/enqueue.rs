@@ -4,15 +4,15 @@
 //! [`enqueue`] orders this work as arithmetic on the same views. It keeps the given values until the device has done
 //! the work. Work that may fail after that is [watched](CudaQueue::watch).
 
+use super::driver::handle::StreamHandle;
 use super::gpu::Gpu;
-use super::handle::StreamHandle;
 use super::launch::Filled;
 use super::memory::DeviceMemory;
-use super::stream::{CudaStream, Tail};
-use super::watch::{Watch, Watched};
+use super::streams::stream::{CudaStream, Tail};
+use super::streams::watch::{Watch, Watched};
 use super::{CudaQueue, arithmetic};
-use crate::device::elsewhere::in_order;
-use crate::device::program::Program;
+use crate::device::operations::elsewhere::in_order;
+use crate::device::operations::program::Program;
 use crate::device::{Allocation, Queue};
 use crate::error::{Error, Result};
 use crate::memory::Span;

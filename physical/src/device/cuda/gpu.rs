@@ -1,15 +1,16 @@
 //! One GPU in this process: its primary context, and the state that the device's queues share.
 
 use super::arithmetic;
-use super::devices::{self, Attribute, Description, attribute, describe, device, peers_of};
-use super::handle::{ContextHandle, EventHandle, PoolHandle, StreamHandle};
+use super::driver::devices::{Attribute, Description, attribute, describe, device, peers_of};
+use super::driver::handle::{ContextHandle, EventHandle, PoolHandle, StreamHandle};
+use super::driver::library::{Driver, driver};
+use super::driver::modules::Loaded;
+use super::driver::status::is_final;
+use super::driver::{devices, library};
 use super::kinds::{self, Kinds};
-use super::library::{self, Driver, driver};
-use super::modules::Loaded;
 use super::pool::Pool;
-use super::status::is_final;
-use super::sweeper::{InFlight, Sweeper};
-use super::timestamp::GpuClock;
+use super::streams::sweeper::{InFlight, Sweeper};
+use super::streams::timestamp::GpuClock;
 use crate::error::{Error, Result};
 use crate::waiting::lock::lock;
 use cudarc::driver::sys::{

@@ -2,7 +2,7 @@
 
 use crate::device::Failure;
 use crate::device::codec::CodecError;
-use crate::device::program::{Code, Module};
+use crate::device::operations::program::{Code, Module};
 use crate::waiting::lock::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

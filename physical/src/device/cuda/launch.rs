@@ -1,8 +1,8 @@
 //! Programs on a stream: launches with their arguments filled in.
 
 use super::memory::Room;
-use super::stream::{CudaStream, Tail};
-use crate::device::program::{Argument, Launch, Module, Program};
+use super::streams::stream::{CudaStream, Tail};
+use crate::device::operations::program::{Argument, Launch, Module, Program};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
 use std::ffi::c_void;

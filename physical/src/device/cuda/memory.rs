@@ -1,10 +1,10 @@
 //! Memory of a GPU, and pinned memory of the host, to and from which it copies at full speed.
 
+use super::driver::handle::{PoolHandle, StreamHandle};
+use super::driver::library;
 use super::gpu::Gpu;
-use super::handle::{PoolHandle, StreamHandle};
-use super::library;
 use super::pool::Pool;
-use super::stream::CudaStream;
+use super::streams::stream::CudaStream;
 use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::memory::dtype::DType;

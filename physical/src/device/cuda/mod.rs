@@ -10,34 +10,22 @@
 #![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
 
 mod arithmetic;
-mod devices;
+pub(crate) mod driver;
 pub(crate) mod enqueue;
-mod event;
-mod exchange;
-mod foreign;
 pub(crate) mod gpu;
-pub(crate) mod handle;
 mod kinds;
 mod launch;
-pub(crate) mod library;
 mod memory;
-mod modules;
-mod nvrtc;
 mod pool;
 mod queue;
 mod refusal;
-mod rounds;
-pub(crate) mod status;
-mod stream;
-mod sweeper;
-mod timestamp;
-mod watch;
+pub(crate) mod streams;
 
-pub use devices::Description;
-pub use exchange::{DeviceTensor, Exchange};
-pub use foreign::{ForeignStream, raw_stream};
+pub use driver::devices::Description;
 pub(crate) use queue::CudaQueue;
-pub(crate) use watch::Watch;
+pub use streams::exchange::{DeviceTensor, Exchange};
+pub use streams::foreign::{ForeignStream, raw_stream};
+pub(crate) use streams::watch::Watch;
 
 use super::{Device, Queue};
 use crate::error::{Error, Result};
@@ -111,7 +99,7 @@ impl Device for Cuda {
 
 /// Returns how many GPUs this process sees.
 pub(crate) fn count() -> Result<usize> {
-    devices::count()
+    driver::devices::count()
 }
 
 /// Returns the GPUs that this process sees, without opening them.
@@ -119,7 +107,7 @@ pub(crate) fn count() -> Result<usize> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn devices() -> Result<Vec<Description>> {
-    devices::all()
+    driver::devices::all()
 }
 
 /// Identity of a GPU.
@@ -143,7 +131,7 @@ pub(crate) fn identify(queue: &Queue) -> Result<Option<Identified>> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn driver_version() -> Result<(u32, u32)> {
-    devices::driver_version()
+    driver::devices::driver_version()
 }
 
 /// Returns the numbers of the other GPUs whose memory each one reads directly, among those that this process sees.
@@ -151,7 +139,7 @@ pub fn driver_version() -> Result<(u32, u32)> {
 /// # Errors
 /// As [`Cuda::new`].
 pub fn peers() -> Result<Vec<Vec<usize>>> {
-    devices::peers()
+    driver::devices::peers()
 }
 
 /// Creates another queue on the same GPU as a queue.

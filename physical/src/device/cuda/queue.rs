@@ -2,14 +2,14 @@
 
 use super::arithmetic;
 use super::enqueue::address;
-use super::event::CudaEvent;
 use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::{DeviceMemory, Pinned};
-use super::stream::CudaStream;
-use super::timestamp::CudaTimestamp;
+use super::streams::event::CudaEvent;
+use super::streams::stream::CudaStream;
+use super::streams::timestamp::CudaTimestamp;
 use crate::device::codec::Codec;
-use crate::device::program::Program;
+use crate::device::operations::program::Program;
 use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue, Timestamp};
 use crate::error::Result;
 use crate::memory::dtype::{DType, ReduceOp};

@@ -5,14 +5,14 @@
 //! the event in order to read runs a kernel that copies the snapshot to its own record. Taking the failure clears the
 //! record. Streams that launch no such kernels have no record, and their events no snapshot.
 
-use super::event::CudaEvent;
 use super::gpu::Gpu;
 use super::kinds::{BYTES, CARRY, Words};
 use super::launch::Filled;
 use super::memory::{Pinned, Room};
-use super::stream::{CudaStream, Tail};
+use super::streams::event::CudaEvent;
+use super::streams::stream::{CudaStream, Tail};
 use crate::device::Failure;
-use crate::device::program::{Argument, Launch, Program};
+use crate::device::operations::program::{Argument, Launch, Program};
 use crate::error::Result;
 use cudarc::driver::sys;
 use std::sync::Arc;

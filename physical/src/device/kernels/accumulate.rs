@@ -1,7 +1,7 @@
 //! Weighted sums of f32 slices, for decoders.
 
 use super::Float;
-use super::set::Set;
+use super::sets::set::Set;
 
 dispatched!(
     /// Computes `to ← to + weight × from`, of equal lengths; product and sum are rounded separately.

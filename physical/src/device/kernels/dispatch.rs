@@ -3,9 +3,9 @@
 //! AVX2 and AVX-512 are selected at run time. All others, including NEON, are compiled from the portable form for the
 //! target of the build.
 
-use super::portable::Portable;
+use super::sets::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use super::x86::{Avx2, Avx512};
+use super::sets::x86::{Avx2, Avx512};
 use std::sync::LazyLock;
 
 /// The instruction set that kernels run with.
@@ -47,12 +47,12 @@ macro_rules! dispatched {
         $vis fn $name($($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt")]
-            fn avx2(set: $crate::device::kernels::x86::Avx2, $($arg: $type),*) $(-> $out)? {
+            fn avx2(set: $crate::device::kernels::sets::x86::Avx2, $($arg: $type),*) $(-> $out)? {
                 $kernel(set, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512(set: $crate::device::kernels::x86::Avx512, $($arg: $type),*) $(-> $out)? {
+            fn avx512(set: $crate::device::kernels::sets::x86::Avx512, $($arg: $type),*) $(-> $out)? {
                 $kernel(set, $($arg),*)
             }
             match $crate::device::kernels::dispatch::Level::current() {

@@ -1,6 +1,6 @@
 //! Inner products, for low-rank codecs.
 
-use super::set::Set;
+use super::sets::set::Set;
 use super::{Float, LANES};
 
 dispatched!(

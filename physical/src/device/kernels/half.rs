@@ -1,8 +1,7 @@
 //! 16-bit floats, little endian, at any alignment.
 
-use super::from_fn;
-use super::set::Set;
-use super::{Float, LANES};
+use super::sets::set::Set;
+use super::{Float, LANES, from_fn};
 
 dispatched!(
     /// Rounds each number to f16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2

@@ -17,35 +17,28 @@
 mod dispatch;
 mod accumulate;
 pub mod bits;
+pub(crate) mod codecs;
 pub mod dot;
-pub mod draw;
 mod float;
 mod half;
-pub mod levels;
-mod min_max;
-mod portable;
 pub mod reach;
 mod reduction;
-pub mod scaled;
-mod set;
-mod sign;
+pub(crate) mod sets;
 pub mod sums;
 #[cfg(test)]
 pub(super) mod testing;
-mod vector;
 mod wide;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
 pub use accumulate::add_scaled;
+pub use codecs::min_max::{Range, add_dequantized, dequantize, quantize, range};
+pub use codecs::sign::{add_signs, pack_signs, unpack_signs};
+pub use codecs::{draw, levels, scaled};
 pub use dispatch::widest;
 pub use float::Float;
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
 pub use reach::all_finite;
 pub(crate) use reduction::{SharedFloats, add_shared};
 pub use reduction::{canonicalize_f32, canonicalize_f64, reduce_f32, reduce_f64, scale_f32, scale_f64};
-pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};
 
 /// Elements that a kernel works on at a time: one register of AVX-512, two of AVX2, four of NEON or SSE.

@@ -2,7 +2,7 @@
 //!
 //! A magnitude is the bits of an f32 without the sign, as a number: of the same order as |x|, NaN above infinity.
 
-use super::set::Set;
+use super::sets::set::Set;
 use super::{LANES, WIDE, fold};
 
 /// The bits of an f32 that are its magnitude.

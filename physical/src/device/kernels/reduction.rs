@@ -2,7 +2,7 @@
 //! NaN.
 
 use super::float::Float;
-use super::set::Set;
+use super::sets::set::Set;
 use super::{LANES, from_fn};
 use crate::memory::dtype::ReduceOp;
 use std::marker::PhantomData;

@@ -3,7 +3,7 @@
 //! A run is summed by blocks of [`SUMMED`] elements: lane i of 64 takes elements i, i + 64, … of the block, and lanes
 //! are added by halves. The sums of all blocks are summed in the same way, again and again, until there is one.
 
-use super::set::Set;
+use super::sets::set::Set;
 use super::{Float, WIDE, fold};
 
 /// Number of elements, or of sums of them, that become one sum.

@@ -1,7 +1,7 @@
 //! Sums of f32 slices in f64, for weighted sums that round once.
 
 use super::Float;
-use super::set::Set;
+use super::sets::set::Set;
 
 dispatched!(
     /// Computes `to ← weight × from`, of equal lengths.

@@ -4,7 +4,7 @@ use super::collectives::{Reach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
 use super::meeting::Meeting;
-use super::outbox;
+use super::messages::outbox;
 use super::words::Words;
 use crate::device::cuda::CudaQueue;
 use crate::device_paths::path::{DevicePath, Site};

@@ -36,7 +36,6 @@ mod memory;
 mod messages;
 mod notice;
 mod order;
-mod outbox;
 mod part;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Bells of ranks, which end the parks of their threads.
 
+use super::agenda::Time;
 use super::{Happening, Pause, Simulated, Simulator};
-use crate::sim::agenda::Time;
 use std::mem;
 
 /// Time after which a rank checks an announcement of another one to all: more may have arrived by then.

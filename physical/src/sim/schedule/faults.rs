@@ -3,10 +3,9 @@
 //! The threads of a rank that has died continue in isolation: nothing that they send arrives, nothing reaches them,
 //! and all their connections are closed. So they end like those of an isolated rank, and leave nothing behind.
 
-use super::Happening;
-use super::{Simulated, Simulator, ThreadNumber};
-use crate::sim::agenda::{Time, nanoseconds};
-use crate::sim::fault::{Fault, FaultKind};
+use super::agenda::{Time, nanoseconds};
+use super::{Happening, Simulated, Simulator, ThreadNumber};
+use crate::sim::cluster::fault::{Fault, FaultKind};
 
 /// Condition of the process of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Letters of ranks over sockets, between their turns and the wires.
 
+use super::agenda::{Time, nanoseconds};
 use super::{Simulated, Simulator, ThreadNumber};
 use crate::control::is_heartbeat;
-use crate::sim::agenda::{Time, nanoseconds};
+use crate::sim::network::wires::Flaw;
 use crate::sim::sockets::Letter;
-use crate::sim::wires::Flaw;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use std::{io, mem};

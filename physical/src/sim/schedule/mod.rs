@@ -7,23 +7,26 @@
 //!
 //! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
 
+pub(super) mod agenda;
 mod bells;
 mod faults;
+pub(super) mod fiber;
+pub(super) mod job;
 mod mail;
 mod runtime;
 
-use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
-use super::fault::Fault;
-use super::fiber::{self, Fiber};
+use super::cluster::fault::Fault;
 use super::mail::{BoxNumber, Mail};
-use super::parcels::Parcel;
-use super::rates::Rates;
+use super::network::parcels::Parcel;
+use super::network::rates::Rates;
+use super::network::wires::{Flaw, MessageEvent, Wires};
 use super::sockets::Sockets;
-use super::wires::{Flaw, MessageEvent, Wires};
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use crate::waiting::drive;
+use agenda::{Agenda, Time, from_seconds, nanoseconds};
 use faults::Condition;
+use fiber::Fiber;
 use std::collections::VecDeque;
 use std::mem;
 use std::ptr::NonNull;

@@ -1,8 +1,8 @@
 //! The simulated world as a runtime: clock, sleeps and threads of its ranks.
 
+use super::agenda::{Time, nanoseconds};
 use super::{Look, Pause, Simulator};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
-use crate::sim::agenda::{Time, nanoseconds};
 use crate::sim::sockets;
 use rustix::event::Timespec;
 use std::io;

@@ -10,7 +10,7 @@ mod cells;
 mod schedule;
 
 use crate::device::codec::{Codec, CodecError};
-use crate::device::program::Program;
+use crate::device::operations::program::Program;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
 use crate::error::{Error, Result};
 use crate::memory::dtype::ReduceOp;

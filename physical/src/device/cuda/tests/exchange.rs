@@ -1,7 +1,7 @@
 //! Tensors of a framework that frees them as soon as it has enqueued their last use.
 
 use super::*;
-use crate::device::unequal::Unequal;
+use crate::device::operations::unequal::Unequal;
 use crate::memory::Buffer;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};

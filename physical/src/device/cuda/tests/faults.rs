@@ -1,10 +1,10 @@
 //! Faults of a GPU, on demand: each program here runs in a separate process, over a fake driver with one fault. With
 //! another driver, or none, they are skipped.
 
-use super::super::handle::ContextHandle;
-use super::super::library::{driver, expect};
 use super::*;
 use crate::device::Failure;
+use crate::device::cuda::driver::handle::ContextHandle;
+use crate::device::cuda::driver::library::{driver, expect};
 use crate::error::Error;
 use crate::system::library::Library;
 use cudarc::driver::sys;

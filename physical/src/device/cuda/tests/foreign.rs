@@ -1,8 +1,8 @@
 //! Work of another library on its own stream, made by calls of the driver. It and a queue wait for each other.
 
 use super::*;
-use crate::device::cuda::handle::{Handle, StreamHandle};
-use crate::device::cuda::library::expect;
+use crate::device::cuda::driver::handle::{Handle, StreamHandle};
+use crate::device::cuda::driver::library::expect;
 use cudarc::driver::sys;
 use std::ptr::{NonNull, without_provenance_mut};
 

@@ -10,8 +10,9 @@ mod timestamps;
 pub(crate) mod watched;
 
 use super::*;
-use crate::device::program::{Argument, Code, Launch, Module, Program};
-use crate::device::{Kernel, Operands, apply};
+use crate::device::apply;
+use crate::device::operations::program::{Argument, Code, Launch, Module, Program};
+use crate::device::{Kernel, Operands};
 use crate::memory::Buffer;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::testing::late::Late;

@@ -1,9 +1,10 @@
 //! A kernel's refusal reaches the next thread that waits, follows the bytes, and goes nowhere else.
 
 use super::{Cuda, gpu};
+use crate::device::apply;
 use crate::device::codec::{Codec, CodecError, Noise, Properties};
-use crate::device::program::{Argument, Code, Launch, Module, Program};
-use crate::device::{Kernel, Operands, Queue, apply};
+use crate::device::operations::program::{Argument, Code, Launch, Module, Program};
+use crate::device::{Kernel, Operands, Queue};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;

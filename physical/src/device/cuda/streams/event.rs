@@ -1,0 +1,183 @@
+//! Events: points in the work of a stream, and the bells that they ring.
+
+use super::stream::CudaStream;
+use super::watch::Doubt;
+use crate::device::cuda::driver::handle::{EventHandle, StreamHandle};
+use crate::device::cuda::gpu::Gpu;
+use crate::device::cuda::refusal::Snapshot;
+use crate::device::{Event, Failure};
+use crate::error::Result;
+use crate::runtime;
+use crate::waiting::alarm::Alarm;
+use crate::waiting::doorbell::Bell;
+use crate::waiting::lock::lock;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for which a wait polls before it sleeps: less than it takes to be woken.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// A recorded event of the driver; it is recorded once.
+pub(in crate::device::cuda) struct Recorded {
+    pub(in crate::device::cuda) handle: EventHandle,
+    /// Number of the event on its stream, from 1 on.
+    pub(in crate::device::cuda) number: u64,
+    pub(in crate::device::cuda) gpu: Arc<Gpu>,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.gpu.give_back(self.handle);
+    }
+}
+
+/// Knowledge about a stream at the point of an event, when that is recorded, and later.
+pub(in crate::device::cuda) struct Known {
+    /// Failure that the host has seen.
+    pub(in crate::device::cuda) failure: Option<Failure>,
+    /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
+    pub(in crate::device::cuda) snapshot: Option<Arc<Snapshot>>,
+    /// Outcomes of watched work.
+    pub(in crate::device::cuda) doubts: Vec<Arc<Doubt>>,
+    /// Number of times that the stream's failure was taken.
+    pub(in crate::device::cuda) takes: u64,
+}
+
+/// A point in the work of a stream.
+pub(in crate::device::cuda) struct CudaEvent {
+    stream: Arc<CudaStream>,
+    /// `None` if the driver could not record it: then it has happened, and carries that failure.
+    recorded: Option<Arc<Recorded>>,
+    known: Known,
+    /// Set once everything that follows from the event is done.
+    is_over: AtomicBool,
+}
+
+impl CudaEvent {
+    pub(in crate::device::cuda) fn new(
+        stream: Arc<CudaStream>,
+        recorded: Option<Arc<Recorded>>,
+        known: Known,
+    ) -> Self {
+        CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
+    }
+
+    /// Returns the driver's event, if any.
+    pub(in crate::device::cuda) fn recorded(&self) -> Option<&Arc<Recorded>> {
+        self.recorded.as_ref()
+    }
+
+    /// Returns the refusals of the stream's kernels, until the host has read them.
+    pub(in crate::device::cuda) fn unread(&self) -> Option<&Arc<Snapshot>> {
+        self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+    }
+
+    /// Returns the outcomes of watched work before it.
+    pub(in crate::device::cuda) fn doubts(&self) -> &[Arc<Doubt>] {
+        &self.known.doubts
+    }
+
+    /// Returns the known failure.
+    pub(in crate::device::cuda) fn known_failure(&self) -> Option<Failure> {
+        let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
+        let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
+        let watched =
+            || self.known.doubts.iter().find_map(|doubt| doubt.error().cloned().map(Failure::Fault));
+        lost.or_else(|| self.known.failure.clone())
+            .or_else(watched)
+            .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
+    }
+
+    /// Drops the values that the work kept, and notes its refusals.
+    fn finish(&self, recorded: &Recorded) {
+        let is_lost = self.stream.gpu.lost().is_some();
+        self.stream.release(if is_lost { u64::MAX } else { recorded.number });
+        if let Some(snapshot) = self.known.snapshot.as_ref().filter(|_| !is_lost) {
+            self.stream.note(snapshot, recorded.number, self.known.takes);
+        }
+        self.is_over.store(true, Ordering::Release);
+    }
+}
+
+impl Event for CudaEvent {
+    fn has_happened(&self) -> bool {
+        let Some(recorded) = &self.recorded else { return true };
+        if self.is_over.load(Ordering::Acquire) {
+            return true;
+        }
+        let happened = self.stream.gpu.has_happened(recorded.handle);
+        if happened {
+            self.finish(recorded);
+        }
+        happened
+    }
+
+    fn wait(&self, at_most: Duration) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(at_most) {
+            if self.has_happened() {
+                return true;
+            }
+            runtime::yield_now();
+        }
+        let alarm = Arc::new(Alarm::default());
+        self.ring(Arc::clone(&alarm) as Arc<dyn Bell>);
+        alarm.wait(at_most.saturating_sub(start.elapsed()));
+        self.has_happened()
+    }
+
+    fn is_settled(&self) -> bool {
+        // Looks now at watched work without a known outcome: the caller must not continue after failed work.
+        self.known.doubts.iter().all(|doubt| !doubt.look()) || self.stream.gpu.lost().is_some()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.known_failure()
+    }
+
+    fn ring(&self, bell: Arc<dyn Bell>) {
+        match &self.recorded {
+            Some(recorded) if !self.has_happened() => {
+                self.stream.ring(recorded, Arc::new(Pending(Mutex::new(Some(bell)))));
+            }
+            _ => bell.ring(),
+        }
+    }
+}
+
+/// A bell until it is rung.
+pub(in crate::device::cuda) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
+
+impl Pending {
+    /// Rings the bell, unless it has rung already.
+    pub(in crate::device::cuda) fn ring(&self) {
+        let bell = lock(&self.0).take();
+        bell.iter().for_each(|bell| bell.ring());
+    }
+
+    pub(in crate::device::cuda) fn has_rung(&self) -> bool {
+        lock(&self.0).is_none()
+    }
+
+    /// Lets a stream ring the bell when its work so far is done. It never does if the device is lost before.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub(in crate::device::cuda) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: StreamHandle) -> Result<()> {
+        /// Rings on a thread of the driver, where calls of the driver are not allowed.
+        unsafe extern "C" fn ring(pending: *mut c_void) {
+            // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
+            unsafe { Arc::from_raw(pending.cast::<Pending>().cast_const()) }.ring();
+        }
+        let pending = Arc::into_raw(self);
+        // SAFETY: the stream is valid, and the function accepts this argument.
+        let status = unsafe { sys::cuLaunchHostFunc(stream.0, Some(ring), pending.cast_mut().cast()) };
+        gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
+            // SAFETY: the driver has refused, and so does not call the function.
+            drop(unsafe { Arc::from_raw(pending) });
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! Streams of other libraries, and the order of their work and ours.
+//!
+//! A [`ForeignStream`] and a queue wait for each other by events, both ways, and neither waits on the host:
+//!
+//! ```text
+//! framework writes x                               on its stream
+//! stream.let_wait(&queue)                          the queue waits for that
+//! Buffer::over_foreign(&queue, x, …)               work of ours reads and writes it
+//! stream.wait_for(&queue)                          the stream waits for that
+//! framework reads x
+//! ```
+//!
+//! That is DLPack's protocol, too. The receiver of a tensor names the stream on which it continues. If the receiver
+//! is the other library, call [`ForeignStream::wait_for`] with its stream. If it is a queue of ours, pass
+//! [`raw_stream`], and the other library makes it wait.
+//!
+//! A foreign stream never gets work of ours. A driver's name for a default stream denotes a different stream on each
+//! thread, so only a call on the right thread finds it, and the device may release memory on any thread.
+
+use super::stream::CudaStream;
+use super::timestamp::{CudaTimestamp, Unknown};
+use crate::device::cuda::driver::handle::{Handle, StreamHandle};
+use crate::device::cuda::gpu::Gpu;
+use crate::device::cuda::{Cuda, CudaQueue};
+use crate::device::{Queue, Timestamp, WaitPlace, at};
+use crate::error::{Error, Result};
+use crate::memory::Keeper;
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream of another library; its order is the order of that library's work on memory of a GPU.
+///
+/// Dropping it does not wait.
+pub struct ForeignStream {
+    gpu: Arc<Gpu>,
+    handle: StreamHandle,
+    _keeper: Keeper,
+}
+
+impl Cuda {
+    /// Returns another library's stream. `handle` is the driver's `CUstream`; 0 and 1 are the legacy default stream, and
+    /// 2 is the default stream of the thread that calls [`ForeignStream::let_wait`] and [`ForeignStream::wait_for`].
+    ///
+    /// # Safety
+    /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long
+    /// as `keeper`.
+    pub unsafe fn foreign_stream(&self, handle: *mut c_void, keeper: Keeper) -> ForeignStream {
+        ForeignStream { gpu: Arc::clone(&self.0), handle: Handle(handle.cast()), _keeper: keeper }
+    }
+}
+
+impl ForeignStream {
+    /// Lets work that is enqueued on `queue` from now on wait for all work that the stream has so far.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the queue is not on the stream's GPU, or if a graph capture of the stream is in progress.
+    /// [`Error::System`] if the driver refuses. Then the queue does not wait.
+    pub fn let_wait(&self, queue: &Queue) -> Result<()> {
+        let own = self.stream_of(queue)?;
+        let _current = self.gpu.enter()?;
+        self.check_not_captured()?;
+        let event = self.gpu.event()?;
+        // SAFETY: both handles are there.
+        let status = unsafe { sys::cuEventRecord(event.0, self.handle.0) };
+        let recorded = self.gpu.expect(status, "record an event on another library's stream");
+        let waits = recorded.and_then(|()| {
+            // SAFETY: as above; the driver notes which recording is meant before it returns.
+            let wait = || unsafe { sys::cuStreamWaitEvent(own.handle.0, event.0, 0) };
+            let status = at(WaitPlace::BehindForeign, wait);
+            self.gpu.expect(status, "wait for another library's stream")
+        });
+        self.gpu.give_back(event);
+        waits
+    }
+
+    /// Lets work that is enqueued on the stream from now on wait for all work that `queue` has so far.
+    ///
+    /// [`Queue::check`] reports failures of the queue's work up to here; the stream does not learn of them.
+    ///
+    /// # Errors
+    /// As [`let_wait`](Self::let_wait).
+    pub fn wait_for(&self, queue: &Queue) -> Result<()> {
+        let event = self.stream_of(queue)?.record();
+        let _current = self.gpu.enter()?;
+        self.check_not_captured()?;
+        let Some(recorded) = event.recorded() else { return queue.check() };
+        // SAFETY: both handles are there.
+        let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
+        let status = at(WaitPlace::ForeignBehind, wait);
+        self.gpu.expect(status, "let another library's stream wait")
+    }
+
+    /// Returns a point after all work in the stream so far; its time becomes known later. It stays unknown during a
+    /// graph capture of the stream, or if the driver refuses.
+    pub fn timestamp(&self) -> Arc<dyn Timestamp> {
+        let free = self.gpu.enter().and_then(|_current| self.check_not_captured());
+        free.map_or_else(|_| Arc::new(Unknown) as _, |()| CudaTimestamp::record(&self.gpu, self.handle))
+    }
+
+    /// Returns the stream of a queue of this GPU.
+    fn stream_of<'a>(&self, queue: &'a Queue) -> Result<&'a Arc<CudaStream>> {
+        let stream = CudaQueue::of(queue).map(|queue| &queue.0);
+        stream.filter(|stream| Arc::ptr_eq(&stream.gpu, &self.gpu)).ok_or_else(|| {
+            let what = format!("a queue of {} was to wait for a stream on {}", queue.name(), self.gpu.name);
+            Error::usage(what, "use a queue of the same GPU as the stream")
+        })
+    }
+
+    /// Fails while a graph is captured from the stream: an event of it would draw the queue into the graph.
+    fn check_not_captured(&self) -> Result<()> {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
+        // SAFETY: the handle is there, and so is the place for one number.
+        let asked = unsafe { sys::cuStreamIsCapturing(self.handle.0, (&raw mut status).cast()) };
+        self.gpu.expect(asked, "query graph capture on another library's stream")?;
+        if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32 {
+            return Ok(());
+        }
+        let what = format!("another library is capturing a graph from its stream on {}", self.gpu.name);
+        Err(Error::usage(what, "communicate outside of the capture"))
+    }
+}
+
+impl fmt::Debug for ForeignStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForeignStream({})", self.gpu.name)
+    }
+}
+
+/// Returns the driver's `CUstream` of a GPU's queue, for another library to wait for it, or to make it wait; `None`
+/// for a queue of another device. It lives as long as the queue, memory of it, or work on it.
+pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
+    CudaQueue::of(queue).map(|queue| queue.0.handle.0.cast())
+}

@@ -1,0 +1,114 @@
+//! Rounds: a thread that looks at a list of things again and again, as long as there are any.
+
+use crate::waiting::lock::lock;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time between the first two looks; it doubles as long as there is nothing new.
+const FIRST: Duration = Duration::from_millis(1);
+
+/// Longest time between two looks.
+const LONGEST: Duration = Duration::from_millis(64);
+
+/// Things that a thread looks at.
+pub(in crate::device::cuda) struct Rounds<T> {
+    list: Mutex<List<T>>,
+    news: Condvar,
+    end: Condvar,
+}
+
+struct List<T> {
+    things: Vec<T>,
+    /// Time until the next look.
+    pause: Duration,
+    /// True if something was added since the last look.
+    is_new: bool,
+    is_over: bool,
+    /// True once the thread looks no more.
+    has_ended: bool,
+}
+
+impl<T> Default for Rounds<T> {
+    fn default() -> Self {
+        let list = List { things: Vec::new(), pause: FIRST, is_new: false, is_over: false, has_ended: false };
+        Rounds { list: Mutex::new(list), news: Condvar::new(), end: Condvar::new() }
+    }
+}
+
+impl<T> Rounds<T> {
+    /// Looks at a thing until it is taken off.
+    pub(in crate::device::cuda) fn add(&self, thing: T) {
+        let mut list = lock(&self.list);
+        list.things.push(thing);
+        if list.things.len() == 1 {
+            self.news.notify_one();
+        }
+        self.look_soon(list);
+    }
+
+    /// Returns true if there is nothing to look at.
+    pub(in crate::device::cuda) fn is_empty(&self) -> bool {
+        lock(&self.list).things.is_empty()
+    }
+
+    /// Looks soon.
+    pub(in crate::device::cuda) fn hurry(&self) {
+        self.look_soon(lock(&self.list));
+    }
+
+    fn look_soon(&self, mut list: MutexGuard<'_, List<T>>) {
+        list.is_new = true;
+        if list.pause > FIRST {
+            list.pause = FIRST;
+            self.news.notify_one();
+        }
+    }
+
+    /// Takes things off, which are dropped while the list is free.
+    pub(in crate::device::cuda) fn take_off(&self, is_over: impl FnMut(&mut T) -> bool) {
+        let gone: Vec<T> = lock(&self.list).things.extract_if(.., is_over).collect();
+        drop(gone);
+    }
+
+    /// Ends the thread.
+    pub(in crate::device::cuda) fn end(&self) {
+        lock(&self.list).is_over = true;
+        self.news.notify_one();
+    }
+
+    /// Waits until the thread has ended.
+    pub(in crate::device::cuda) fn wait_for_end(&self, at_most: Duration) {
+        let list = lock(&self.list);
+        drop(self.end.wait_timeout_while(list, at_most, |list| !list.has_ended));
+    }
+
+    /// Looks until the end, and sleeps while there is nothing to look at.
+    pub(in crate::device::cuda) fn run(&self, look: impl Fn()) {
+        let mut list = lock(&self.list);
+        while !list.is_over {
+            if list.things.is_empty() {
+                list = self.news.wait(list).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let pause = list.pause;
+            let (guard, timeout) =
+                self.news.wait_timeout(list, pause).unwrap_or_else(PoisonError::into_inner);
+            list = guard;
+            if timeout.timed_out() {
+                list.pause = if std::mem::take(&mut list.is_new) { FIRST } else { LONGEST.min(2 * pause) };
+                drop(list);
+                look();
+                list = lock(&self.list);
+            }
+        }
+        list.has_ended = true;
+        self.end.notify_all();
+    }
+}
+
+impl<T: Clone> Rounds<T> {
+    /// Returns all things, to be looked at while the list is free.
+    pub(in crate::device::cuda) fn all(&self) -> Vec<T> {
+        lock(&self.list).things.clone()
+    }
+}

@@ -1,0 +1,175 @@
+//! Watches on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone.
+//!
+//! A thread of the device's sweeper, which never waits for the driver, looks at the work. A watch that finds a
+//! failure first reports it to the queue ([`CudaQueue::fail`](crate::device::cuda::CudaQueue::fail)), and then ends the stream's
+//! wait. Watched work leaves a *doubt* on its stream until the watch ends. Events recorded until then have the
+//! stream's doubts, and so has a stream that waits for such an event in order to read. So a failure reaches all work
+//! enqueued after the failed one, even before it is found. A thread that has waited for an event looks at the event's
+//! doubts itself before it uses the results: the sweeper may not have looked yet.
+
+use crate::error::Error;
+use crate::waiting::lock::lock;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// Watch on enqueued work.
+pub(crate) trait Watch: Send + Sync {
+    /// Looks at the work, and returns true while it runs.
+    ///
+    /// Called on a thread that serves all queues of a device, at intervals that grow from 1 ms to 64 ms. Also called
+    /// by threads that have waited for the work. It must not wait, call the driver, or take a lock whose holder does:
+    /// only this thread ends the stream's wait.
+    fn look(&self) -> bool;
+
+    /// Queries the driver, or a library that calls it, for the data that [`look`](Self::look) needs. Called as often,
+    /// on a second thread, which the driver may block. A thread that has waited for the work calls it before `look`.
+    fn ask(&self) {}
+}
+
+/// Doubt about watched work.
+pub(in crate::device::cuda) struct Doubt {
+    /// Outcome, once it is known: the error, or `None` for success.
+    outcome: OnceLock<Option<Error>>,
+    watch: Weak<dyn Watch>,
+}
+
+impl Doubt {
+    fn is_open(&self) -> bool {
+        self.outcome.get().is_none()
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.outcome.get(), Some(None))
+    }
+
+    /// Returns the error of work that has failed.
+    pub(in crate::device::cuda) fn error(&self) -> Option<&Error> {
+        self.outcome.get().and_then(Option::as_ref)
+    }
+
+    /// Looks at the work unless the outcome is known. Returns true while it is unknown.
+    pub(in crate::device::cuda) fn look(&self) -> bool {
+        let watch = self.watch.upgrade().filter(|_| self.is_open());
+        let looked = |watch: Arc<dyn Watch>| {
+            watch.ask();
+            self.look_with(&*watch)
+        };
+        watch.is_some_and(looked) && self.is_open()
+    }
+
+    /// Looks at the work, and returns true while the watch is needed, even if only to end waits after a failure.
+    fn look_with(&self, watch: &dyn Watch) -> bool {
+        let goes_on = watch.look();
+        if !goes_on {
+            // Has failed already, or never will.
+            let _ = self.outcome.set(None);
+        }
+        goes_on
+    }
+}
+
+/// Doubts of a stream: about its own work, and about work that it has waited for in order to read.
+#[derive(Default)]
+pub(in crate::device::cuda) struct Doubts(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    own: Vec<Arc<Doubt>>,
+    others: Vec<Arc<Doubt>>,
+}
+
+impl List {
+    fn retain(&mut self, is_kept: impl Fn(&Arc<Doubt>) -> bool) {
+        self.own.retain(&is_kept);
+        self.others.retain(is_kept);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Doubt>> {
+        self.own.iter().chain(&self.others)
+    }
+}
+
+impl Doubts {
+    fn open(&self, watch: Weak<dyn Watch>) -> Arc<Doubt> {
+        let doubt = Arc::new(Doubt { outcome: OnceLock::new(), watch });
+        lock(&self.0).own.push(Arc::clone(&doubt));
+        doubt
+    }
+
+    /// Settles all open doubts about the stream's own work. Work enqueued later gets the error, too.
+    pub(in crate::device::cuda) fn fail(&self, error: &Error) {
+        let mut list = lock(&self.0);
+        let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
+        if settled == 0 {
+            let outcome = Some(error.clone()).into();
+            list.own.push(Arc::new(Doubt { outcome, watch: Weak::<Nothing>::new() }));
+        }
+    }
+
+    /// Returns those that an event has which is recorded now.
+    pub(in crate::device::cuda) fn now(&self) -> Vec<Arc<Doubt>> {
+        let mut list = lock(&self.0);
+        list.retain(|doubt| !doubt.is_over());
+        list.all().cloned().collect()
+    }
+
+    /// Takes over those of an event, for which the stream waits in order to read.
+    pub(in crate::device::cuda) fn take_over(&self, doubts: &[Arc<Doubt>]) {
+        if doubts.is_empty() {
+            return;
+        }
+        let mut list = lock(&self.0);
+        list.retain(|doubt| !doubt.is_over());
+        for doubt in doubts.iter().filter(|doubt| !doubt.is_over()) {
+            if !list.all().any(|known| Arc::ptr_eq(known, doubt)) {
+                list.others.push(Arc::clone(doubt));
+            }
+        }
+    }
+
+    /// Returns the first error of work that has failed, and forgets all such work.
+    pub(in crate::device::cuda) fn take_error(&self) -> Option<Error> {
+        let mut list = lock(&self.0);
+        let first = list.all().find_map(|doubt| doubt.error().cloned());
+        list.retain(|doubt| doubt.is_open());
+        first
+    }
+}
+
+/// Watch of work with a known outcome.
+struct Nothing;
+
+impl Watch for Nothing {
+    fn look(&self) -> bool {
+        false
+    }
+}
+
+/// Watched work in the sweeper's list.
+pub(in crate::device::cuda) struct Watched {
+    watch: Arc<dyn Watch>,
+    doubt: Arc<Doubt>,
+    /// Keeps the device, whose sweeper looks.
+    _stream: Arc<dyn Send + Sync>,
+}
+
+impl Watched {
+    /// Takes up a watch for the last work of a stream, whose doubts these are.
+    pub(in crate::device::cuda) fn new(
+        watch: Arc<dyn Watch>,
+        doubts: &Doubts,
+        stream: Arc<dyn Send + Sync>,
+    ) -> Self {
+        let doubt = doubts.open(Arc::downgrade(&watch));
+        Watched { watch, doubt, _stream: stream }
+    }
+
+    /// Looks once, and returns true while the work runs.
+    pub(in crate::device::cuda) fn look(&self) -> bool {
+        self.doubt.look_with(&*self.watch)
+    }
+
+    /// Queries the driver before a look.
+    pub(in crate::device::cuda) fn ask(&self) {
+        self.watch.ask();
+    }
+}

@@ -1,0 +1,43 @@
+//! Work that a thread continues while it waits for a device.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// Longest time between two checks of a thread that does other work while it waits for a device.
+pub(in crate::device) const PAUSE: Duration = Duration::from_micros(100);
+
+/// Work of a thread that makes some progress with each call; returns true if it has.
+pub(crate) type Meanwhile = dyn Fn() -> bool;
+
+thread_local! {
+    /// Work of this thread that other ranks may wait for, and through them their devices and this one.
+    static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Continues this work of the thread, as long as it lives, whenever the thread waits for a device.
+#[cfg(feature = "cuda")]
+pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
+    MEANWHILE.with_borrow_mut(|works| {
+        works.retain(|work| work.strong_count() > 0);
+        works.push(Rc::downgrade(work));
+    });
+}
+
+/// Continues once all such work of this thread except `own`; returns true after any progress.
+pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
+    let mut has_moved = false;
+    // One after another, since the list must not be borrowed while one of them runs.
+    for at in 0.. {
+        let Some(work) = MEANWHILE.with_borrow(|works| works.get(at).map(Weak::upgrade)) else { break };
+        if let Some(work) = work.filter(|work| own.is_none_or(|own| !Rc::ptr_eq(own, work))) {
+            has_moved |= work();
+        }
+    }
+    has_moved
+}
+
+/// Returns true if this thread has such work.
+pub(in crate::device) fn has_work() -> bool {
+    MEANWHILE.with_borrow(|works| works.iter().any(|work| work.strong_count() > 0))
+}

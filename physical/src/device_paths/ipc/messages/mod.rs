@@ -1,0 +1,398 @@
+//! Single messages: what the ranks of each tell each other before its receiver's stream takes it.
+//!
+//! ```text
+//! sender                             receiver
+//! announcement: size, number     ->                      under the message's own label, and compared there
+//!                                <-  reply: number       once the receive is posted
+//! copies it to the outbox
+//! notice: number, order, position   ->                      its stream waits for the copy, and takes the message
+//! ```
+//!
+//! So only what is wanted lies ready, and receives may be posted long before and in any order. The receiver enqueues what
+//! the sender may have enqueued before the message (`order`) before it takes that.
+
+pub(super) mod outbox;
+
+use super::endpoint::{IpcEndpoint, State};
+use super::notice::Notice;
+use crate::device::Queue;
+use crate::device_paths::path::mail;
+use crate::device_paths::path::mail::Mail;
+use crate::error::{Error, Result};
+use crate::memory::{ReadView, WriteView};
+use crate::transport::{Got, Label, Land, Source, Ticket};
+use outbox::{Incoming, Outbox, Position, take};
+
+/// Kinds of mail, and how many numbers each has.
+const REPLIES: usize = 0;
+const REPLY: usize = 1;
+const NOTICES: usize = 1;
+const NOTICE: usize = 3 + Notice::NUMBERS;
+
+/// A message that is to be sent.
+struct Sending {
+    ticket: Ticket,
+    label: Label,
+    to: usize,
+    /// Number among all that were announced to its receiver.
+    number: u64,
+    /// `None` once its copy is enqueued.
+    view: Option<ReadView>,
+    /// Its mail that is not out.
+    mail: Vec<Ticket>,
+    bytes: usize,
+}
+
+/// Point to which a receive has come.
+enum Stage {
+    /// Its message was not announced.
+    Expecting(Mail),
+    /// The sender of this message has been told.
+    Replied { number: u64 },
+    /// The message was taken.
+    Enqueued,
+}
+
+/// A message that is to be received.
+struct Receiving {
+    ticket: Ticket,
+    label: Label,
+    queue: Queue,
+    /// `None` once it is taken, or given up.
+    to: Option<(WriteView, Land)>,
+    stage: Stage,
+    mail: Vec<Ticket>,
+    got: Got,
+}
+
+/// A message that lies ready.
+struct Ready {
+    /// Number of the message among all that its sender has announced.
+    number: u64,
+    /// Number in the order of all before which everything has to be enqueued.
+    before: u64,
+    from: usize,
+    position: Position,
+}
+
+/// Messages of one endpoint.
+pub(super) struct Messages {
+    sending: Vec<Sending>,
+    receiving: Vec<Receiving>,
+    /// Mail that is to come, with the rank that sends it.
+    replies: Vec<(usize, Mail)>,
+    notices: Vec<(usize, Mail)>,
+    ready: Vec<Ready>,
+    /// Number of messages that were announced so far, by receiver.
+    announced: Vec<u64>,
+    pub(super) outbox: Outbox,
+}
+
+impl Messages {
+    /// Creates those of a rank among so many.
+    pub(super) fn new(ranks: usize) -> Self {
+        Messages {
+            sending: Vec::new(),
+            receiving: Vec::new(),
+            replies: Vec::new(),
+            notices: Vec::new(),
+            ready: Vec::new(),
+            announced: vec![0; ranks],
+            outbox: Outbox::new(ranks),
+        }
+    }
+
+    /// Returns true if nothing is under way.
+    pub(super) fn are_idle(&self) -> bool {
+        self.sending.is_empty() && self.receiving.is_empty()
+    }
+}
+
+impl IpcEndpoint {
+    /// Announces a message to its receiver.
+    pub(super) fn announce(
+        &self,
+        state: &mut State,
+        ticket: Ticket,
+        to: usize,
+        label: Label,
+        view: ReadView,
+    ) -> Result<()> {
+        self.reach.queue(&view.queue(), &label)?;
+        let messages = &mut state.messages;
+        let bytes = view.byte_len();
+        let number = messages.announced[to];
+        messages.announced[to] += 1;
+        let mail = vec![self.tell(to, label, &[bytes as u64, number])?];
+        let reply = Mail::expect(&*self.transport, Source::Rank(to), mail::label(REPLIES, REPLY)?, REPLY)?;
+        messages.replies.push((to, reply));
+        messages.sending.push(Sending { ticket, label, to, number, view: Some(view), mail, bytes });
+        Ok(())
+    }
+
+    /// Expects the announcement of a message.
+    pub(super) fn await_announcement(
+        &self,
+        state: &mut State,
+        ticket: Ticket,
+        from: Source,
+        label: Label,
+        (view, land): (WriteView, Land),
+    ) -> Result<()> {
+        let queue = view.queue();
+        self.reach.queue(&queue, &label)?;
+        let stage = Stage::Expecting(Mail::expect(&*self.transport, from, label, 2)?);
+        let got = Got { peer: self.reach.rank, bytes: 0 };
+        let to = Some((view, land));
+        state.messages.receiving.push(Receiving { ticket, label, queue, to, stage, mail: Vec::new(), got });
+        Ok(())
+    }
+
+    fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
+        mail::post(&*self.transport, &self.tally, to, label, numbers)
+    }
+
+    /// Goes on with all messages; returns true if any has moved.
+    pub(super) fn advance_messages(&self, state: &mut State) -> bool {
+        if state.messages.are_idle() {
+            return false;
+        }
+        let has_answered = self.answer_announcements(state);
+        let has_sent = self.read_replies(state);
+        let has_heard = self.read_notices(state);
+        let has_taken = self.take_ready(state);
+        self.finish_messages(state) || has_answered || has_sent || has_heard || has_taken
+    }
+
+    /// Replies to announcements that have come.
+    fn answer_announcements(&self, state: &mut State) -> bool {
+        let State { tickets, messages, .. } = state;
+        let Messages { receiving, notices, .. } = messages;
+        let mut has_moved = false;
+        receiving.retain_mut(|receiving| match self.answer(notices, receiving) {
+            Ok(has_come) => {
+                has_moved |= has_come;
+                tickets.advance(receiving.ticket, usize::from(has_come));
+                true
+            }
+            Err(error) => {
+                has_moved = true;
+                tickets.finish(receiving.ticket, Err(error));
+                false
+            }
+        });
+        has_moved
+    }
+
+    /// Replies to the announcement of a message, once that has come.
+    fn answer(&self, notices: &mut Vec<(usize, Mail)>, receiving: &mut Receiving) -> Result<bool> {
+        let Stage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
+        let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
+        let Some((view, land)) = &receiving.to else { return Ok(false) };
+        let room = view.byte_len();
+        let fits = if *land == Land::AtMost { bytes <= room as u64 } else { bytes == room as u64 };
+        if !fits {
+            let peer = self.reach.health.peers()[from].clone();
+            return Err(receiving.label.wrong_size(bytes, room, peer));
+        }
+        receiving.got = Got { peer: from, bytes: bytes as usize };
+        receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
+        let label = mail::label(NOTICES, NOTICE)?;
+        notices.push((from, Mail::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
+        receiving.stage = Stage::Replied { number };
+        Ok(true)
+    }
+
+    /// Sends the messages whose receivers have replied.
+    fn read_replies(&self, state: &mut State) -> bool {
+        let replies = self.read::<REPLY>(state, |messages| &mut messages.replies);
+        for (to, [number]) in &replies {
+            let is_it = |sending: &Sending| sending.to == *to && sending.number == *number;
+            // It may have been given up.
+            let Some(at) = state.messages.sending.iter().position(is_it) else { continue };
+            if let Err(error) = self.send(state, at) {
+                self.fail_messages(state, &error);
+            }
+        }
+        !replies.is_empty()
+    }
+
+    /// Lets a message lie ready, and tells its receiver.
+    fn send(&self, state: &mut State, at: usize) -> Result<()> {
+        let Some(view) = state.messages.sending[at].view.take() else { return Ok(()) };
+        let Sending { ticket, label, to, number, bytes, .. } = state.messages.sending[at];
+        let queue = view.queue();
+        self.follow(state, &queue);
+        let position = state.messages.outbox.put(&self.reach, &label, &view, to)?;
+        self.note_last(state, &queue);
+        self.tally.notified(bytes, bytes);
+        state.tickets.advance(ticket, 1);
+        // After the copy is enqueued, so that nothing before it is left out.
+        let numbers = [number, position.number.into(), self.order.begun()];
+        let numbers: Vec<u64> = numbers.into_iter().chain(position.notice.to_numbers()).collect();
+        let notice = self.tell(to, mail::label(NOTICES, NOTICE)?, &numbers)?;
+        state.messages.sending[at].mail.push(notice);
+        Ok(())
+    }
+
+    /// Reads notices of messages that lie ready.
+    fn read_notices(&self, state: &mut State) -> bool {
+        let notices = self.read::<NOTICE>(state, |messages| &mut messages.notices);
+        for (from, numbers) in &notices {
+            let &[number, position, before, ref notice @ ..] = numbers;
+            let position = Position { number: position as u32, notice: Notice::from_numbers(notice) };
+            if !self.order.has_come(before) {
+                self.order.ring(before, &self.bell);
+            }
+            state.messages.ready.push(Ready { number, before, from: *from, position });
+        }
+        !notices.is_empty()
+    }
+
+    /// Takes mail that has come. What waits for a rank from which none can come fails.
+    fn read<const N: usize>(
+        &self,
+        state: &mut State,
+        list: impl Fn(&mut Messages) -> &mut Vec<(usize, Mail)>,
+    ) -> Vec<(usize, [u64; N])> {
+        let mut come = Vec::new();
+        let mut failed = Vec::new();
+        list(&mut state.messages).retain(|(peer, mail)| match mail.take(&*self.transport) {
+            Ok(None) => true,
+            Ok(Some(mail)) => {
+                come.push(mail);
+                false
+            }
+            Err(error) => {
+                failed.push((*peer, error));
+                false
+            }
+        });
+        failed.into_iter().for_each(|(peer, error)| fail_peer(state, peer, &error));
+        come
+    }
+
+    /// Takes messages that lie ready, once all is enqueued that their senders may have enqueued before.
+    fn take_ready(&self, state: &mut State) -> bool {
+        let mut has_moved = false;
+        // Of one sender, the first comes first: what was to be enqueued before a later one is no less.
+        let is_next = |ready: &Ready| self.order.has_come(ready.before);
+        while let Some(at) = state.messages.ready.iter().position(is_next) {
+            has_moved = true;
+            let ready = state.messages.ready.remove(at);
+            let is_it = |receiving: &Receiving| {
+                let Stage::Replied { number } = receiving.stage else { return false };
+                receiving.got.peer == ready.from && number == ready.number
+            };
+            let Some(at) = state.messages.receiving.iter().position(is_it) else { continue };
+            if let Err(error) = self.receive(state, at, ready.position) {
+                self.fail_messages(state, &error);
+            }
+        }
+        has_moved
+    }
+
+    /// Takes a message.
+    fn receive(&self, state: &mut State, at: usize, position: Position) -> Result<()> {
+        let Receiving { label, queue, to, stage, got, .. } = &mut state.messages.receiving[at];
+        *stage = Stage::Enqueued;
+        let label = *label;
+        let to = to.take();
+        let queue = queue.clone();
+        let message = Incoming { from: got.peer, bytes: got.bytes, position };
+        self.follow(state, &queue);
+        take(&self.reach, label, &queue, &message, to)?;
+        self.note_last(state, &queue);
+        Ok(())
+    }
+
+    /// Ends messages that are enqueued and have told the other rank all that it needs.
+    fn finish_messages(&self, state: &mut State) -> bool {
+        let State { tickets, messages, .. } = state;
+        let mut has_moved = false;
+        let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Got| {
+            let outcome = match self.are_out(mail) {
+                Ok(are_out) if !are_out || !is_enqueued => return false,
+                outcome => outcome.map(|_| got),
+            };
+            has_moved = true;
+            tickets.finish(ticket, outcome);
+            true
+        };
+        messages.sending.retain_mut(|Sending { ticket, mail, view, to, bytes, .. }| {
+            !is_over(*ticket, mail, view.is_none(), Got { peer: *to, bytes: *bytes })
+        });
+        messages.receiving.retain_mut(|Receiving { ticket, mail, stage, got, .. }| {
+            !is_over(*ticket, mail, matches!(stage, Stage::Enqueued), *got)
+        });
+        has_moved
+    }
+
+    /// Returns true once this mail is out.
+    fn are_out(&self, mail: &mut Vec<Ticket>) -> Result<bool> {
+        while let Some(last) = mail.last() {
+            if !mail::is_sent(&*self.transport, *last)? {
+                return Ok(false);
+            }
+            mail.pop();
+        }
+        Ok(true)
+    }
+
+    /// Ends all messages after the failure of one, as this rank may wait for another of them first, whose sender waits for
+    /// the one that has failed.
+    fn fail_messages(&self, state: &mut State, error: &Error) {
+        let Messages { sending, receiving, .. } = &state.messages;
+        let sent = sending.iter().map(|sending| sending.ticket);
+        let tickets: Vec<Ticket> = sent.chain(receiving.iter().map(|receiving| receiving.ticket)).collect();
+        for ticket in tickets {
+            state.tickets.finish(ticket, Err(error.clone()));
+            self.cancel_message(state, ticket);
+        }
+        // Messages that come all the same have no ticket any more.
+        let void = state.tickets.open();
+        state.tickets.close(void);
+        state.messages.receiving.iter_mut().for_each(|receiving| receiving.ticket = void);
+    }
+
+    /// Gives a message up, if the ticket is of one.
+    pub(super) fn cancel_message(&self, state: &mut State, ticket: Ticket) {
+        let Messages { sending, receiving, .. } = &mut state.messages;
+        if let Some(at) = sending.iter().position(|sending| sending.ticket == ticket) {
+            let sending = sending.remove(at);
+            sending.mail.iter().for_each(|mail| self.transport.cancel(*mail));
+        }
+        let Some(at) = receiving.iter().position(|receiving| receiving.ticket == ticket) else { return };
+        match &receiving[at].stage {
+            // The message comes, and its sender wants its memory back.
+            Stage::Replied { .. } => receiving[at].to = None,
+            Stage::Expecting(mail) => {
+                mail.cancel(&*self.transport);
+                receiving.remove(at);
+            }
+            Stage::Enqueued => {
+                let receiving = receiving.remove(at);
+                receiving.mail.iter().for_each(|mail| self.transport.cancel(*mail));
+            }
+        }
+    }
+}
+
+/// Ends what waits for mail of a rank from which none can come.
+fn fail_peer(state: &mut State, peer: usize, error: &Error) {
+    let State { tickets, messages, .. } = state;
+    messages.sending.retain(|sending| {
+        let goes_on = sending.to != peer || sending.view.is_none();
+        if !goes_on {
+            tickets.finish(sending.ticket, Err(error.clone()));
+        }
+        goes_on
+    });
+    messages.receiving.retain(|receiving| {
+        let waits = matches!(receiving.stage, Stage::Replied { .. }) && receiving.got.peer == peer;
+        if waits {
+            tickets.finish(receiving.ticket, Err(error.clone()));
+        }
+        !waits
+    });
+}

@@ -1,0 +1,189 @@
+//! Parcels: messages on their way, all in one piece of memory.
+
+use crate::memory::ReadView;
+use crate::sim::schedule::agenda::Time;
+use crate::sim::sockets::Letter;
+use crate::transport::{Label, Ticket};
+
+/// Content of a message.
+pub(in crate::sim) enum Content {
+    /// Memory of its sender.
+    View(ReadView),
+    /// A copy.
+    Bytes(Box<[u8]>),
+    /// Nothing, of memory that has sizes only.
+    Size,
+    /// Nothing, as its sender has cancelled it, or has died.
+    Void,
+    /// The end of all messages of its sender.
+    End,
+    /// Part of the data on a socket.
+    Letter(Letter),
+}
+
+/// A message on its way.
+pub(in crate::sim) struct Parcel {
+    pub(in crate::sim) from: usize,
+    pub(in crate::sim) label: Label,
+    /// Size of the payload.
+    pub(in crate::sim) bytes: usize,
+    pub(in crate::sim) content: Content,
+    /// Ticket of the send; `None` once its sender has been notified.
+    pub(in crate::sim) ticket: Option<Ticket>,
+}
+
+impl Parcel {
+    /// Drops its whole content.
+    pub(in crate::sim) fn lose(&mut self) {
+        self.content = Content::Void;
+        self.ticket = None;
+    }
+
+    /// Frees the memory of the sender, and continues with a copy; returns the ticket with which the sender must be
+    /// notified.
+    pub(in crate::sim) fn release(&mut self) -> Option<Ticket> {
+        if let Content::View(view) = &self.content {
+            self.content = match view.host_bytes() {
+                Some(bytes) => Content::Bytes(bytes.into()),
+                None => Content::Size,
+            };
+        }
+        self.ticket.take()
+    }
+}
+
+/// Number of a message among those on their way.
+pub(in crate::sim) type ParcelNumber = u32;
+
+/// Messages in the order in which they were added.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::sim) struct Queue {
+    first: Option<ParcelNumber>,
+    last: Option<ParcelNumber>,
+}
+
+impl Queue {
+    pub(in crate::sim) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+struct KeptParcel {
+    /// `None` of a number that is free.
+    parcel: Option<Parcel>,
+    /// First time at which it may leave.
+    departs: Time,
+    /// Message after it in its queue.
+    next: Option<ParcelNumber>,
+}
+
+/// Messages on their way.
+#[derive(Default)]
+pub(in crate::sim) struct Parcels {
+    places: Vec<KeptParcel>,
+    free: Vec<ParcelNumber>,
+}
+
+impl Parcels {
+    /// Adds a message that may leave from a time on, as the last of a queue.
+    pub(in crate::sim) fn add(&mut self, queue: &mut Queue, departs: Time, parcel: Parcel) {
+        let place = KeptParcel { parcel: Some(parcel), departs, next: None };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.places[number as usize] = place;
+                number
+            }
+            None => {
+                self.places.push(place);
+                (self.places.len() - 1) as ParcelNumber
+            }
+        };
+        self.append(queue, number);
+    }
+
+    fn append(&mut self, queue: &mut Queue, number: ParcelNumber) {
+        match queue.last.replace(number) {
+            Some(last) => self.places[last as usize].next = Some(number),
+            None => queue.first = Some(number),
+        }
+    }
+
+    fn detach(&mut self, queue: &mut Queue) -> Option<ParcelNumber> {
+        let number = queue.first?;
+        queue.first = self.places[number as usize].next.take();
+        if queue.first.is_none() {
+            queue.last = None;
+        }
+        Some(number)
+    }
+
+    /// Moves the first message of a queue to the end of another, and returns it.
+    pub(in crate::sim) fn pass(&mut self, from: &mut Queue, to: &mut Queue) -> Option<&mut Parcel> {
+        let number = self.detach(from)?;
+        self.append(to, number);
+        self.places[number as usize].parcel.as_mut()
+    }
+
+    /// Takes the first message of a queue away.
+    pub(in crate::sim) fn take(&mut self, queue: &mut Queue) -> Option<Parcel> {
+        let number = self.detach(queue)?;
+        self.free.push(number);
+        self.places[number as usize].parcel.take()
+    }
+
+    /// Returns the earliest departure time of the first message of a queue.
+    pub(in crate::sim) fn departs(&self, queue: &Queue) -> Option<Time> {
+        queue.first.map(|number| self.places[number as usize].departs)
+    }
+
+    /// Returns the size of the payload of the first message of a queue.
+    pub(in crate::sim) fn bytes(&self, queue: &Queue) -> Option<usize> {
+        let parcel = self.places[queue.first? as usize].parcel.as_ref();
+        parcel.map(|parcel| parcel.bytes)
+    }
+
+    /// Calls `visit` with each message of a queue.
+    pub(in crate::sim) fn for_each(&mut self, queue: &Queue, mut visit: impl FnMut(&mut Parcel)) {
+        let mut next = queue.first;
+        while let Some(number) = next {
+            let place = &mut self.places[number as usize];
+            place.parcel.as_mut().into_iter().for_each(&mut visit);
+            next = place.next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::dtype::DType;
+    use crate::transport::fingerprint::{Fingerprint, OperationKind};
+    use crate::transport::tag::Tag;
+
+    fn parcel(bytes: usize) -> Parcel {
+        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, bytes);
+        let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
+        Parcel { from: 0, label, bytes, content: Content::Size, ticket: None }
+    }
+
+    #[test]
+    fn queues_keep_their_order_while_places_are_used_again() {
+        let mut parcels = Parcels::default();
+        let mut one = Queue::default();
+        let mut other = Queue::default();
+        for bytes in 0..3 {
+            parcels.add(&mut one, 10 * bytes as Time, parcel(bytes));
+        }
+        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(0));
+        parcels.add(&mut other, 7, parcel(3));
+        assert_eq!((parcels.places.len(), parcels.departs(&one)), (3, Some(10)));
+        assert_eq!(parcels.pass(&mut one, &mut other).map(|parcel| parcel.bytes), Some(1));
+        let mut seen = Vec::new();
+        parcels.for_each(&other, |parcel| seen.push(parcel.bytes));
+        assert_eq!((seen, parcels.bytes(&one)), (vec![3, 1], Some(2)));
+        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(2));
+        assert!(one.is_empty() && parcels.take(&mut one).is_none());
+        parcels.add(&mut one, 0, parcel(4));
+        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(4));
+    }
+}

@@ -1,0 +1,185 @@
+//! Faults of the wires of a simulated cluster.
+//!
+//! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
+//! that dies, data that the system has already taken still arrives; of a host that dies, none does.
+
+use super::{Content, Happening, LineNumber, Parcel, Wires};
+use crate::memory::dtype::DType;
+use crate::sim::cluster::Cluster;
+use crate::sim::cluster::fault::Cut;
+use crate::sim::network::flows::LinkNumber;
+use crate::sim::schedule::agenda::{Agenda, Time};
+use crate::sim::sockets::Letter;
+use crate::transport::Label;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::tag::Tag;
+
+/// Channel of data that does not come from an endpoint.
+pub(super) const SYSTEM: u16 = u16::MAX;
+
+/// Parts of a host that faults strike.
+pub(super) struct HostParts {
+    ranks: Vec<usize>,
+    /// Links to other places than its ranks, by their numbers in the cluster.
+    links: Vec<usize>,
+}
+
+impl HostParts {
+    /// Returns the parts of all hosts.
+    pub(super) fn all(cluster: &Cluster) -> Vec<HostParts> {
+        let hosts = cluster.hosts().iter().max().map_or(0, |last| last + 1);
+        let ranks =
+            |host: usize| (0..cluster.ranks()).filter(|rank| cluster.hosts()[*rank] == host).collect();
+        (0..hosts).map(|host| HostParts { ranks: ranks(host), links: cluster.links_of(host) }).collect()
+    }
+}
+
+/// A flaw of the simulated library, for runs with faults to find.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The message of this number, counted from 0, never arrives.
+    DropMessage(u64),
+    /// Skips one of every `every` heartbeats.
+    SkipHeartbeats {
+        /// Number of heartbeats, the last of which is skipped.
+        every: u64,
+    },
+}
+
+impl Wires {
+    /// Gives the wires a flaw for tests to find.
+    pub(in crate::sim) fn set_flaw(&mut self, flaw: Option<Flaw>) {
+        self.flaw = flaw;
+    }
+
+    /// Counts a message of an endpoint that arrives; returns true if it is the one that is lost.
+    pub(super) fn is_lost(&mut self) -> bool {
+        self.delivered += 1;
+        self.flaw == Some(Flaw::DropMessage(self.delivered - 1))
+    }
+
+    /// Keeps a log of all events from now on.
+    pub(in crate::sim) fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// Takes the log; empty if none was kept.
+    pub(in crate::sim) fn take_log(&mut self) -> Vec<String> {
+        self.log.take().unwrap_or_default()
+    }
+
+    /// Adds a line to the log, if there is one.
+    pub(in crate::sim) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            let seconds = now / 1_000_000_000;
+            log.push(format!("{seconds}.{:09} {}", now % 1_000_000_000, what()));
+        }
+    }
+
+    /// Returns the ranks of a host.
+    pub(in crate::sim) fn ranks_of(&self, host: usize) -> Vec<usize> {
+        self.hosts[host].ranks.clone()
+    }
+
+    /// Returns true if messages of a line cannot leave.
+    pub(super) fn is_cut(&self, line: LineNumber) -> bool {
+        if self.cuts.is_empty() {
+            return false;
+        }
+        let line = &self.lines[line as usize];
+        let from = self.host_of[line.from];
+        let to = self.host_of[line.to];
+        self.cuts.iter().any(|cut| cut.holds(from, to))
+    }
+
+    /// Blocks all messages between hosts.
+    pub(in crate::sim) fn cut(&mut self, now: Time, cut: Cut) {
+        self.cuts.push(cut);
+        for line in 0..self.lines.len() {
+            if self.is_cut(line as LineNumber)
+                && let Some(flow) = self.lines[line].flow.take()
+            {
+                self.flows.end(now, flow);
+            }
+        }
+    }
+
+    /// Ends all cuts.
+    pub(in crate::sim) fn heal(
+        &mut self,
+        now: Time,
+        agenda: &mut Agenda<Happening>,
+        mut tell: impl FnMut(usize),
+    ) {
+        self.cuts.clear();
+        for line in 0..self.lines.len() {
+            self.leave(now, line as LineNumber, agenda, &mut tell);
+        }
+    }
+
+    /// Gives the links of a host a share of their bandwidth.
+    pub(in crate::sim) fn slow(&mut self, now: Time, host: usize, share: f64) {
+        for link in &self.hosts[host].links {
+            let bandwidth = self.links[*link].bandwidth * share;
+            self.flows.set_bandwidth(now, 2 * *link as LinkNumber, bandwidth);
+            self.flows.set_bandwidth(now, 2 * *link as LinkNumber + 1, bandwidth);
+        }
+    }
+
+    /// Blocks all further arrivals, except those on their way from a rank.
+    pub(in crate::sim) fn vanish(&mut self, rank: usize) {
+        self.dead.insert(rank);
+        self.void(rank, |_| true);
+    }
+
+    /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
+    pub(in crate::sim) fn bury(&mut self, rank: usize) {
+        self.dead.insert(rank);
+        self.void(rank, |parcel| parcel.ticket.is_some());
+    }
+
+    fn void(&mut self, rank: usize, lost: impl Fn(&Parcel) -> bool) {
+        for line in self.lines.iter().filter(|line| line.from == rank) {
+            for queue in [&line.waiting, &line.due] {
+                self.parcels.for_each(queue, |parcel| {
+                    if lost(parcel) {
+                        parcel.lose();
+                    }
+                });
+            }
+        }
+    }
+
+    /// Notifies `to` that nothing more comes from `from`.
+    pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
+        self.send_as_system(at, from, to, 0, Content::End, agenda);
+    }
+
+    /// Sends the data that a rank writes to a socket.
+    pub(in crate::sim) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
+        let Letter { from, to, .. } = letter;
+        let bytes = letter.piece.bytes().len();
+        self.send_as_system(at, from, to, bytes, Content::Letter(letter), agenda);
+    }
+
+    fn send_as_system(
+        &mut self,
+        at: Time,
+        from: usize,
+        to: usize,
+        bytes: usize,
+        content: Content,
+        agenda: &mut Agenda<Happening>,
+    ) {
+        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
+        let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
+        let outbox = self.open(SYSTEM, from);
+        self.send(at, outbox, to, Parcel { from, label, bytes, content, ticket: None }, agenda);
+    }
+
+    /// Returns true if `to` has been notified that nothing more comes from `from`.
+    pub(in crate::sim) fn is_closed(&self, from: usize, to: usize) -> bool {
+        self.closed.contains(&(from, to))
+    }
+}
