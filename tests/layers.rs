@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 14] = [
+const LAYERS: [(&str, &str, &[&str]); 15] = [
     ("cuda/ptx", "hexagram-ptx", &[]),
     ("physical/nccl-rs", "nccl-rs", &[]),
     ("physical", "hexagram-physical", &["hexagram-ptx", "nccl-rs"]),
@@ -32,6 +32,7 @@ const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
     ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram", "hexagram-lab"]),
+    ("examples/own-codec", "hexagram-own-codec", &["hexagram"]),
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
 
