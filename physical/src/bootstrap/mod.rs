@@ -12,7 +12,7 @@
 //! | `hosts` | the ranks that share memory |
 //! | `parent`, `private_file` | the end of the launcher; files that only this user may read |
 //!
-//! The connections that stay open afterwards are in [`control`](crate::control).
+//! The connections that stay open afterwards are in the module `control`.
 
 #[cfg(test)]
 mod exits;
