@@ -18,7 +18,12 @@ pub(super) fn start(role: &str, settings: &[&str]) -> Vec<Child> {
     let size = settings.len();
     let start = |(rank, settings): (usize, &&str)| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "ipc::tests::processes::one_rank", "--ignored", "--nocapture"]);
+        command.args([
+            "--exact",
+            "device_paths::ipc::tests::processes::one_rank",
+            "--ignored",
+            "--nocapture",
+        ]);
         command.env("OMPI_MCA_ess_base_jobid", job.to_string()).env(ROLE, role);
         for (name, value) in [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
             command.env(format!("OMPI_COMM_WORLD_{name}"), value.to_string());

@@ -14,7 +14,7 @@ const RANKS: usize = 3;
 /// Returns the output lines of a process that plays `role` with so many work queues and this seed.
 fn play(role: &str, queues: u32, seed: u32) -> Vec<String> {
     let mut command = Command::new(env::current_exe().unwrap());
-    let test = "ipc::tests::queues::ranks_as_threads";
+    let test = "device_paths::ipc::tests::queues::ranks_as_threads";
     command.args(["--exact", test, "--ignored", "--nocapture"]).env(ROLE, role);
     command.env("HEXAGRAM_FAKE_CUDA", format!("seed={seed},queues={queues}")).stdout(Stdio::piped());
     said(command.spawn().unwrap(), "bits ")
