@@ -3,35 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../../pages/blocks.rs"]
+mod pages;
+
+use pages::{blocks, has, lines};
+
 const PAGE: &str = include_str!("../../../docs/write-your-own-algorithm.md");
 const PLUGIN: &str = include_str!("../src/lib.rs");
 const FILES: [&str; 3] = [PLUGIN, include_str!("../src/main.rs"), include_str!("adaptive.rs")];
 
-/// Lines without their indentation, which differs on the page.
-fn lines(text: &str) -> Vec<&str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
-}
-
-/// The page's code blocks in a language.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let opening = format!("\n```{language}\n");
-    let blocks = PAGE.split(&opening).skip(1);
-    blocks.map(|block| block.split_once("\n```\n").unwrap().0).collect()
-}
-
-fn has(file: &str, block: &str) -> bool {
-    let file = lines(file);
-    let block = lines(block);
-    file.windows(block.len()).any(|part| part == block)
-}
-
 #[test]
 fn every_block_of_rust_is_a_piece_of_this_crate() {
-    let blocks = blocks("rust");
-    assert!(blocks.len() >= 6, "{}", blocks.len());
-    for block in blocks {
-        assert!(FILES.iter().any(|file| has(file, block)), "the page and the crate differ in:\n{block}");
-    }
+    pages::check(PAGE, &FILES, 6);
 }
 
 #[test]
@@ -39,9 +22,9 @@ fn the_page_has_the_whole_plugin_with_its_rule() {
     let (header, code): (Vec<&str>, Vec<&str>) =
         lines(PLUGIN).into_iter().partition(|line| line.starts_with("//!"));
     let whole = |block: &&str| lines(block) == code;
-    assert_eq!(blocks("rust").iter().filter(|block| whole(block)).count(), 1);
+    assert_eq!(blocks(PAGE, "rust").iter().filter(|block| whole(block)).count(), 1);
     let header: Vec<&str> = header.iter().map(|line| line.trim_start_matches("//!").trim()).collect();
-    assert!(has(&header.join("\n"), blocks("text")[0]), "the rule differs");
+    assert!(has(&header.join("\n"), blocks(PAGE, "text")[0]), "the rule differs");
 }
 
 #[test]
