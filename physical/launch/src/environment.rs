@@ -15,7 +15,7 @@
 use crate::Job;
 use crate::rendezvous::RendezvousSetup;
 use hexagram_physical::bootstrap::variable;
-use hexagram_physical::launcher::{REGISTERED, RESTART, of_launchers};
+use hexagram_physical::launcher::{REGISTERED, of_launchers};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -52,10 +52,6 @@ pub(super) fn describe(
     command.env("HEXAGRAM_ADDR", &setup.address);
     command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", setup.secret.as_raw_fd()));
     command.env(REGISTERED, setup.registered.file().as_raw_fd().to_string());
-    // Otherwise the ranks inherit the number from the launcher of this process, if any.
-    if job.max_restarts > 0 {
-        command.env(RESTART, setup.restart.to_string());
-    }
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
     let mut inherited = vec![Arc::clone(&setup.secret), Arc::clone(setup.registered.file())];

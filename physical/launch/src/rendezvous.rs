@@ -30,18 +30,16 @@ pub(super) struct RendezvousSetup {
     pub(super) secret_bytes: Vec<u8>,
     /// Flags in which the ranks note that rank 0 has registered them.
     pub(super) registered: RegisteredFlags,
-    /// Number of times that the job has started before.
-    pub(super) restart: u32,
 }
 
 impl RendezvousSetup {
-    /// Opens the rendezvous of `job`, which has started `restart` times before: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as
+    /// Opens the rendezvous of `job`: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as
     /// the job specifies.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the system provides no socket or memory, or the secret cannot be read.
-    pub(super) fn open(job: &Job, restart: u32) -> Result<Self> {
+    pub(super) fn open(job: &Job) -> Result<Self> {
         let in_memory = |secret: &[u8]| {
             let remedy = "check that free memory exists and memfd_create is allowed";
             let kept = keep(secret)
@@ -60,7 +58,7 @@ impl RendezvousSetup {
             let secret = in_memory(&secret_bytes)?;
             let listeners = node.listen(job.size() - job.ranks)?;
             let address = node.address.clone();
-            return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered, restart });
+            return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered });
         }
         let (listener, address) = listen().map_err(|cause| {
             let remedy = "bring the loopback interface up (ip link set lo up)";
@@ -69,14 +67,7 @@ impl RendezvousSetup {
         let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
         let secret = in_memory(&secret_bytes)?;
         let address = address.to_string();
-        Ok(RendezvousSetup {
-            address,
-            listeners: vec![listener.into()],
-            secret,
-            secret_bytes,
-            registered,
-            restart,
-        })
+        Ok(RendezvousSetup { address, listeners: vec![listener.into()], secret, secret_bytes, registered })
     }
 }
 

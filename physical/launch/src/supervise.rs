@@ -17,6 +17,7 @@ use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
 use crate::report::EndReporter;
 use crate::signals::{Request, Signals};
+use hexagram_physical::launcher::RESTART;
 use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     let mut signals = Signals::listen()?;
     let mut restart = 0;
     loop {
-        let mut supervisor = Supervisor::start(job, restart)?;
+        let mut supervisor = Supervisor::start(&start_after(job, restart))?;
         supervisor.until_all_ended(&mut signals).await?;
         supervisor.until_all_written(&mut signals).await;
         match supervisor.outcome()? {
@@ -53,6 +54,19 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
             outcome => return Ok(outcome),
         }
     }
+}
+
+/// Returns the job as it starts after `restart` restarts: with their number for the ranks, and logs of its own.
+fn start_after(job: &Job, restart: u32) -> Job {
+    let mut job = job.clone();
+    // Ranks of a job without restarts inherit the number from the launcher of this process, if any.
+    if job.max_restarts > 0 {
+        job.environment.push((RESTART.into(), restart.to_string().into()));
+    }
+    if restart > 0 {
+        job.logs = job.logs.map(|folder| folder.join(format!("restart-{restart}")));
+    }
+    job
 }
 
 /// Prints why the job starts again.
@@ -109,13 +123,9 @@ struct RunningRank {
 
 impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
-    fn start(job: &Job, restart: u32) -> Result<Self> {
-        let mut setup = RendezvousSetup::open(job, restart)?;
+    fn start(job: &Job) -> Result<Self> {
+        let mut setup = RendezvousSetup::open(job)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
-        let folder = &match restart {
-            0 => folder.clone(),
-            restart => folder.join(format!("restart-{restart}")),
-        };
         let logs = Log::create_all(folder, job.numbers())?;
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
     }
