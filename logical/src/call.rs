@@ -66,6 +66,7 @@ impl Communicator {
         if let Err(error) = self.poison().check(endpoint.health(), &label) {
             return Some(Err(error));
         }
+        // Success is returned anew, as in `all_reduce`.
         match native.at_once(&label, elements) {
             AtOnce::Done(Ok(())) => {
                 sequence.set(sequence.get() + 1);

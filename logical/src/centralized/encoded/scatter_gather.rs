@@ -80,7 +80,7 @@ impl Communicator {
 }
 
 /// Fails for unsupported arguments, before other ranks rely on this one.
-pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Result<()> {
+pub(crate) fn check(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Result<()> {
     use Feedback::{Difference, Error, None, TwoLevel};
     check_dtype(buffer)?;
     encoding.expect_feedback("all_reduce_encoded", &[None, Error, TwoLevel, Difference])?;
@@ -89,7 +89,7 @@ pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &En
 }
 
 /// Returns the fingerprint on which all ranks of an encoded all-reduce agree.
-pub(in crate::centralized) fn fingerprint(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Fingerprint {
+pub(crate) fn fingerprint(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Fingerprint {
     Fingerprint {
         reduce: Some(op),
         codec: Some(encoding.digest()),

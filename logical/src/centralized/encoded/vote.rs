@@ -49,11 +49,7 @@ impl Communicator {
     }
 
     /// Counts votes that have been added within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.
-    pub(in crate::centralized) async fn majority_of_sums(
-        &self,
-        buffer: &Buffer,
-        hosts: &[usize],
-    ) -> Result<()> {
+    pub(crate) async fn majority_of_sums(&self, buffer: &Buffer, hosts: &[usize]) -> Result<()> {
         let most = hosts.iter().copied().max().unwrap_or(1);
         let tally = Tally::of(hosts[self.rank()], most);
         let votes = Votes { voters: hosts.iter().sum(), width: tally.width() };
@@ -63,13 +59,13 @@ impl Communicator {
 }
 
 /// Fails if the buffer does not support a vote, before other ranks rely on this one.
-pub(in crate::centralized) fn check(buffer: &Buffer) -> Result<()> {
+pub(crate) fn check(buffer: &Buffer) -> Result<()> {
     check_dtype(buffer)?;
     free_to_write(buffer)
 }
 
 /// Replaces each element by its sign, 1 or −1.
-pub(in crate::centralized) fn take_signs(call: &Call<'_>, rank: usize, buffer: &Buffer) -> Result<()> {
+pub(crate) fn take_signs(call: &Call<'_>, rank: usize, buffer: &Buffer) -> Result<()> {
     let message = buffer.beside(DType::U8, Ballot.encoded_len(buffer.len()))?;
     let bytes = call.encode(&Ballot, Part::whole(buffer), Part::whole(&message), 0)?;
     call.decode(&Ballot, rank, Part::of(&message, 0..bytes), None, Part::whole(buffer))
@@ -81,7 +77,7 @@ fn fingerprint(buffer: &Buffer, contributed: &dyn Codec) -> Fingerprint {
 }
 
 /// Returns the fingerprint of the operations within a host for a vote.
-pub(in crate::centralized) fn fingerprint_of_signs(buffer: &Buffer) -> Fingerprint {
+pub(crate) fn fingerprint_of_signs(buffer: &Buffer) -> Fingerprint {
     Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), buffer.len())
 }
 

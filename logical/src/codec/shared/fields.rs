@@ -5,7 +5,7 @@ use crate::spelling::{Catalogues, Number, Options, Spelling, Values, one_of};
 use hexagram_physical::Result;
 
 /// Adds the option for the treatment of NaN and infinity.
-pub(in crate::codec) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
+pub(crate) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
     let treatments = [
         ("refuse", NotFinite::Refuse),
         ("saturate", NotFinite::Saturate),
@@ -15,7 +15,7 @@ pub(in crate::codec) fn not_finite_field(not_finite: &mut NotFinite, options: &m
 }
 
 /// Values of the option `keep` of a sparse codec: a share such as `5%`, or a number of elements such as `100`.
-pub(in crate::codec) struct Kept;
+pub(crate) struct Kept;
 
 impl Values<Keep> for Kept {
     fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {

@@ -14,7 +14,7 @@ pub enum Keep {
 
 impl Keep {
     /// Returns true if the value is valid: more than no elements, and at most all.
-    pub(in crate::codec) fn holds(self) -> bool {
+    pub(crate) fn holds(self) -> bool {
         match self {
             Keep::Count(count) => count > 0,
             Keep::Ratio(ratio) => ratio > 0.0 && ratio <= 1.0,
@@ -22,7 +22,7 @@ impl Keep {
     }
 
     /// Returns the number of elements kept of `len`.
-    pub(in crate::codec) fn of(self, len: usize) -> usize {
+    pub(crate) fn of(self, len: usize) -> usize {
         match self {
             Keep::Count(count) => count.min(len),
             Keep::Ratio(ratio) => ((len as f64 * ratio).ceil() as usize).min(len),
@@ -31,7 +31,7 @@ impl Keep {
 
     /// Returns δ of a codec that keeps this share of every `chunk`, or of the whole run, unscaled: the minimum over
     /// the chunks.
-    pub(in crate::codec) fn contraction(self, chunk: Option<usize>) -> Option<f64> {
+    pub(crate) fn contraction(self, chunk: Option<usize>) -> Option<f64> {
         match self {
             Keep::Count(count) => chunk.map(|chunk| (count as f64 / chunk.max(1) as f64).min(1.0)),
             Keep::Ratio(ratio) => Some(ratio),

@@ -7,16 +7,16 @@ use hexagram_physical::device::kernels::scaled::largest;
 
 /// Rule of a block with one scale.
 #[derive(Clone, Copy)]
-pub(in crate::codec) struct Scaled {
+pub(crate) struct Scaled {
     /// Returns the scale of a block with this largest magnitude.
-    pub(in crate::codec) scale: fn(f32) -> f32,
+    pub(crate) scale: fn(f32) -> f32,
     /// Writes the codes of numbers with their scale; NaN is the scale of a block that is not finite.
-    pub(in crate::codec) pack: fn(&[f32], f32, &mut [u8]),
+    pub(crate) pack: fn(&[f32], f32, &mut [u8]),
 }
 
 impl Scaled {
     /// Encodes a block, or returns `None` to refuse it. If NaN or infinity propagates, the scale of its block is NaN.
-    pub(in crate::codec) fn encode(
+    pub(crate) fn encode(
         self,
         not_finite: NotFinite,
         x: &[f32],

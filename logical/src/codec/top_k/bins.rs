@@ -30,7 +30,7 @@ const MEANS: usize = 4 * BINS;
 const RANGE: f64 = 6.0;
 
 /// Returns the size of a message of `len` numbers, in bytes.
-pub(in crate::codec) fn bytes(len: usize) -> usize {
+pub(crate) fn bytes(len: usize) -> usize {
     if len == 0 { 0 } else { MEANS + len.div_ceil(4) }
 }
 
@@ -40,7 +40,7 @@ const PIECE: usize = 4096;
 const WIDE: usize = 64;
 
 /// Writes the message of the numbers.
-pub(in crate::codec) fn encode(x: &[f32], not_finite: NotFinite, to: &mut [u8]) {
+pub(crate) fn encode(x: &[f32], not_finite: NotFinite, to: &mut [u8]) {
     let saturate = not_finite == NotFinite::Saturate;
     let number = |x: f32| f64::from(if saturate { saturated(x, f32::MAX) } else { x });
     let count = x.len().max(1) as f64;
@@ -96,7 +96,7 @@ fn bin(widths: f64) -> usize {
 }
 
 /// Reads a message.
-pub(in crate::codec) struct Bins<'a> {
+pub(crate) struct Bins<'a> {
     means: [f32; BINS],
     bins: &'a [u8],
 }
@@ -106,7 +106,7 @@ impl<'a> Bins<'a> {
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if they are cut.
-    pub(in crate::codec) fn new(from: &'a [u8]) -> Result<Self, CodecError> {
+    pub(crate) fn new(from: &'a [u8]) -> Result<Self, CodecError> {
         let cut = || CodecError::damaged("its bins are cut");
         let (means, bins) = from.split_first_chunk::<MEANS>().ok_or_else(cut)?;
         Ok(Bins {
@@ -116,7 +116,7 @@ impl<'a> Bins<'a> {
     }
 
     /// Returns the number at a place of the run.
-    pub(in crate::codec) fn number(&self, at: usize) -> f32 {
+    pub(crate) fn number(&self, at: usize) -> f32 {
         self.means[usize::from(self.bins[at / 4] >> (2 * (at % 4)) & 3)]
     }
 }

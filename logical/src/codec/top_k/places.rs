@@ -15,7 +15,7 @@ use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 
 /// Layout of k places among d elements, which determines the sizes of its parts.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::codec) struct Places {
+pub(crate) struct Places {
     k: usize,
     /// Size of the low part of a place, in bits.
     low: u32,
@@ -24,7 +24,7 @@ pub(in crate::codec) struct Places {
 }
 
 impl Places {
-    pub(in crate::codec) fn new(k: usize, len: usize) -> Self {
+    pub(crate) fn new(k: usize, len: usize) -> Self {
         let Some(low) = len.checked_div(k).and_then(usize::checked_ilog2) else {
             return Places { k: 0, low: 0, high: 0 };
         };
@@ -33,7 +33,7 @@ impl Places {
 
     /// Returns the size in bytes, enough for both parts at any alignment of their last bytes. Without the padding,
     /// more elements could take fewer bytes.
-    pub(in crate::codec) fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         if self.k == 0 {
             return 0;
         }
@@ -42,17 +42,17 @@ impl Places {
 
     /// Returns the size of the low part of a place, in bits.
     #[cfg(feature = "cuda")]
-    pub(in crate::codec) fn low_bits(self) -> u32 {
+    pub(crate) fn low_bits(self) -> u32 {
         self.low
     }
 
     /// Returns the size of all low parts, in bytes.
-    pub(in crate::codec) fn low_bytes(self) -> usize {
+    pub(crate) fn low_bytes(self) -> usize {
         packed_len(self.k, self.low)
     }
 
     /// Writes k places, in order.
-    pub(in crate::codec) fn encode(self, places: &[usize], to: &mut [u8]) {
+    pub(crate) fn encode(self, places: &[usize], to: &mut [u8]) {
         let (low, high) = to.split_at_mut(self.low_bytes());
         let mut low = Packer::new(low);
         high.fill(0);
@@ -68,7 +68,7 @@ impl Places {
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if the number of places is not k, or they are not in order.
-    pub(in crate::codec) fn decode(
+    pub(crate) fn decode(
         self,
         from: &[u8],
         len: usize,

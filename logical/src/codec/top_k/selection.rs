@@ -15,7 +15,7 @@ const SAMPLE: usize = 1 << 14;
 const APART: usize = 16;
 
 /// Candidates for the k largest elements.
-pub(in crate::codec) struct Selection {
+pub(crate) struct Selection {
     k: usize,
     not_finite: NotFinite,
     /// Magnitude below which elements are not candidates.
@@ -26,7 +26,7 @@ pub(in crate::codec) struct Selection {
 }
 
 impl Selection {
-    pub(in crate::codec) fn new(k: usize, not_finite: NotFinite) -> Self {
+    pub(crate) fn new(k: usize, not_finite: NotFinite) -> Self {
         Selection { k, not_finite, least: 0, indices: Vec::new(), magnitudes: Vec::new() }
     }
 
@@ -34,10 +34,7 @@ impl Selection {
     ///
     /// # Errors
     /// [`CodecError::NotFinite`] if NaN or infinity is refused and the run contains one, chosen or not.
-    pub(in crate::codec) fn choose(
-        mut self,
-        from: &[f32],
-    ) -> Result<impl Iterator<Item = usize>, CodecError> {
+    pub(crate) fn choose(mut self, from: &[f32]) -> Result<impl Iterator<Item = usize>, CodecError> {
         self.least = self.guess(from);
         self.collect(from)?;
         if self.indices.len() < self.k {

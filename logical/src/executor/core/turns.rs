@@ -32,11 +32,7 @@ thread_local! {
 
 impl Core {
     /// Waits until `is_done`, for at most `limit`, and drives unless another thread does.
-    pub(in crate::executor) fn wait(
-        &self,
-        is_done: &dyn Fn() -> bool,
-        limit: Option<Duration>,
-    ) -> Result<()> {
+    pub(crate) fn wait(&self, is_done: &dyn Fn() -> bool, limit: Option<Duration>) -> Result<()> {
         self.check_process()?;
         self.check_thread("waits for another job")?;
         let start = runtime::now();

@@ -172,6 +172,37 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Copies blocks by the instruction that stores 16 bytes, and then executes further instructions.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! copy_blocks {
+    ($store:literal, $from:expr, $to:expr, $count:expr $(, $after:literal)?) => {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            concat!($store, " [{to}], {a}"),
+            concat!($store, " [{to} + 16], {b}"),
+            concat!($store, " [{to} + 32], {c}"),
+            concat!($store, " [{to} + 48], {d}"),
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {count}, 1",
+            "jnz 2b",
+            $($after,)?
+            from = inout(reg) $from => _,
+            to = inout(reg) $to => _,
+            count = inout(reg) $count => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        )
+    };
+}
+
 /// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
@@ -188,29 +219,7 @@ unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
     // SAFETY: reads and writes the memory that the caller has promised, and the registers named. Each byte is read
     // and written once, so that the block is equivalent to relaxed atomics.
     unsafe {
-        std::arch::asm!(
-            "2:",
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + 32]",
-            "movups {d}, [{from} + 48]",
-            "movups [{to}], {a}",
-            "movups [{to} + 16], {b}",
-            "movups [{to} + 32], {c}",
-            "movups [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "sub {count}, 1",
-            "jnz 2b",
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            count = inout(reg) count => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
+        copy_blocks!("movups", from, to, count);
     }
     count
 }
@@ -228,30 +237,7 @@ unsafe fn stream_blocks(from: *const u8, to: &mut [u8]) -> usize {
     }
     // SAFETY: as in `blocks`; the fence makes the stores visible before all later ones.
     unsafe {
-        std::arch::asm!(
-            "2:",
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + 32]",
-            "movups {d}, [{from} + 48]",
-            "movntps [{to}], {a}",
-            "movntps [{to} + 16], {b}",
-            "movntps [{to} + 32], {c}",
-            "movntps [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "sub {count}, 1",
-            "jnz 2b",
-            "sfence",
-            from = inout(reg) from => _,
-            to = inout(reg) to.as_mut_ptr() => _,
-            count = inout(reg) count => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
+        copy_blocks!("movntps", from, to.as_mut_ptr(), count, "sfence");
     }
     count
 }

@@ -163,6 +163,7 @@ impl native::Collectives for ShmEndpoint {
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
         let mut native = self.native.borrow_mut();
         if native.is_time_to_look_around() {
+            // Moves this rank if another core has fewer.
             self.stream.crowded();
         }
         native.at_once(label, bytes)

@@ -40,7 +40,7 @@ const GREETED: usize = Progress::Greeted as usize;
 const LISTENER: u64 = u64::MAX;
 
 /// Listener, and the connections to it that have not completed the handshake.
-pub(in crate::bootstrap) struct Acceptor<A: Accept> {
+pub(crate) struct Acceptor<A: Accept> {
     /// Source of connections.
     listener: A,
     /// Key that every peer must prove.
@@ -69,7 +69,7 @@ impl<A: Accept> Acceptor<A> {
     ///
     /// # Errors
     /// [`Error::System`] if the system provides no epoll.
-    pub(in crate::bootstrap) fn new(listener: A, key: &[u8], ranks: usize) -> Result<Self> {
+    pub(crate) fn new(listener: A, key: &[u8], ranks: usize) -> Result<Self> {
         let watch = || -> io::Result<Poller> {
             let poller = Poller::new()?;
             poller.watch(&listener, LISTENER)?;
@@ -93,7 +93,7 @@ impl<A: Accept> Acceptor<A> {
 
     /// Waits until a connection arrives or sends, one of `others` can be read, or `at_most` has passed. Returns the
     /// connections that have completed the handshake.
-    pub(in crate::bootstrap) fn wait(
+    pub(crate) fn wait(
         &mut self,
         at_most: Option<Duration>,
         others: &[BorrowedFd<'_>],
@@ -234,18 +234,18 @@ impl<A: Accept> Acceptor<A> {
     }
 
     /// Returns the listener.
-    pub(in crate::bootstrap) fn listener(&self) -> &A {
+    pub(crate) fn listener(&self) -> &A {
         &self.listener
     }
 
     /// Returns the instant since which new connections have been rejected for lack of descriptors. `None` once one
     /// has completed the handshake.
-    pub(in crate::bootstrap) fn short_since(&self) -> Option<Instant> {
+    pub(crate) fn short_since(&self) -> Option<Instant> {
         self.short
     }
 
     /// Returns the last rejection of a peer that spoke the protocol but proved a different secret.
-    pub(in crate::bootstrap) fn denied(&self) -> Option<&str> {
+    pub(crate) fn denied(&self) -> Option<&str> {
         self.rejections.denied.as_deref()
     }
 }

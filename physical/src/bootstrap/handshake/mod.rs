@@ -243,25 +243,21 @@ pub(super) mod tests {
     use std::os::unix::net::UnixStream;
 
     /// Returns a build that differs from this one in protocol and version.
-    pub(in crate::bootstrap) fn another_build() -> Build {
+    pub(crate) fn another_build() -> Build {
         let mut build = Build { protocol: 77, ..Build::MINE };
         build.version[..5].copy_from_slice(b"9.8.7");
         build
     }
 
     /// Returns a greeting of this protocol with a version and a challenge that never change.
-    pub(in crate::bootstrap) fn fixed_greeting() -> Vec<u8> {
+    pub(crate) fn fixed_greeting() -> Vec<u8> {
         let challenge: [u8; 32] = std::array::from_fn(|at| at as u8);
         let version = *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0";
         [MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &version, &challenge].concat()
     }
 
     /// Performs the callee's side on a blocking stream, as the build `mine`.
-    pub(in crate::bootstrap) fn answer_as(
-        mine: Build,
-        stream: &mut UnixStream,
-        key: &[u8],
-    ) -> io::Result<Build> {
+    pub(crate) fn answer_as(mine: Build, stream: &mut UnixStream, key: &[u8]) -> io::Result<Build> {
         let mut greeting = [0; GREETING];
         let mut proof = [0; PROOF];
         stream.read_exact(&mut greeting)?;

@@ -20,13 +20,13 @@ const MAX_CLAIM: usize = 1 << 10;
 const MAX_FIRST_MESSAGE: usize = 8 << 10;
 
 /// Connection whose peer has proved the secret, with its first message.
-pub(in crate::bootstrap) struct Authenticated<C> {
+pub(crate) struct Authenticated<C> {
     /// Connection, ready for what follows the first message.
-    pub(in crate::bootstrap) connection: C,
+    pub(crate) connection: C,
     /// Build of the peer.
-    pub(in crate::bootstrap) build: Build,
+    pub(crate) build: Build,
     /// First message of the peer, not yet decoded.
-    pub(in crate::bootstrap) message: Incoming,
+    pub(crate) message: Incoming,
 }
 
 /// Next step of the handshake.
@@ -49,7 +49,7 @@ enum HandshakeStep {
 
 /// Steps of the handshake that a connection has completed, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::bootstrap) enum Progress {
+pub(crate) enum Progress {
     /// Nothing was received.
     Silent,
     /// Some bytes were received.
@@ -67,24 +67,24 @@ fn denied(who: &str) -> io::Error {
 }
 
 /// Accepted connection whose first message is not complete.
-pub(in crate::bootstrap) struct PendingConnection<C> {
+pub(crate) struct PendingConnection<C> {
     /// The connection itself.
-    pub(in crate::bootstrap) connection: C,
+    pub(crate) connection: C,
     /// Next step.
     step: HandshakeStep,
     /// All bytes received so far.
-    pub(in crate::bootstrap) received: Vec<u8>,
+    pub(crate) received: Vec<u8>,
     /// Length of `received` at which the step is complete.
     needed: usize,
     /// Instant of the acceptance.
-    pub(in crate::bootstrap) accepted_at: Instant,
+    pub(crate) accepted_at: Instant,
     /// Set once any byte has arrived, even if it is still inside TLS.
-    pub(in crate::bootstrap) has_sent: bool,
+    pub(crate) has_sent: bool,
 }
 
 impl<C: Read + Write> PendingConnection<C> {
     /// Creates the state of a connection that was just accepted.
-    pub(in crate::bootstrap) fn new(connection: C) -> Self {
+    pub(crate) fn new(connection: C) -> Self {
         PendingConnection {
             connection,
             step: HandshakeStep::Magic,
@@ -96,7 +96,7 @@ impl<C: Read + Write> PendingConnection<C> {
     }
 
     /// Returns the steps that the connection has completed.
-    pub(in crate::bootstrap) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         match &self.step {
             HandshakeStep::Magic | HandshakeStep::Greeting if self.has_sent || !self.received.is_empty() => {
                 Progress::Sending
@@ -114,7 +114,7 @@ impl<C: Read + Write> PendingConnection<C> {
     ///
     /// # Errors
     /// The errors of the connection; an error for a peer that violates the protocol or proves a different secret.
-    pub(in crate::bootstrap) fn receive(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
+    pub(crate) fn receive(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let mut piece = [0; 1024];
         loop {
             // Never beyond the step: bytes after the first message belong to another reader.
@@ -194,7 +194,7 @@ impl<C: Read + Write> PendingConnection<C> {
     }
 
     /// Takes the connection and its first message.
-    pub(in crate::bootstrap) fn into_authenticated(mut self, build: Build) -> Authenticated<C> {
+    pub(crate) fn into_authenticated(mut self, build: Build) -> Authenticated<C> {
         let message = Incoming::from(self.received.split_off(GREETING + PROOF + LENGTH));
         Authenticated { connection: self.connection, build, message }
     }

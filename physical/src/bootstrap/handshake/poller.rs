@@ -11,27 +11,27 @@ use std::time::Duration;
 const AT_ONCE: usize = 1024;
 
 /// Set of watched descriptors, each with a number chosen by its owner. Readable itself while any of them is.
-pub(in crate::bootstrap) struct Poller(OwnedFd);
+pub(crate) struct Poller(OwnedFd);
 
 impl Poller {
     /// Creates an empty set.
-    pub(in crate::bootstrap) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Poller(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
     /// Watches `source`, as `number`, for bytes to read or its end, until it is closed or forgotten.
-    pub(in crate::bootstrap) fn watch(&self, source: impl AsFd, number: u64) -> io::Result<()> {
+    pub(crate) fn watch(&self, source: impl AsFd, number: u64) -> io::Result<()> {
         Ok(epoll::add(&self.0, source, EventData::new_u64(number), EventFlags::IN)?)
     }
 
     /// Stops watching `source`.
-    pub(in crate::bootstrap) fn forget(&self, source: impl AsFd) {
+    pub(crate) fn forget(&self, source: impl AsFd) {
         // It fails only if the source was not watched.
         let _ = epoll::delete(&self.0, source);
     }
 
     /// Returns the numbers of the descriptors that can be read now.
-    pub(in crate::bootstrap) fn ready(&self) -> Vec<u64> {
+    pub(crate) fn ready(&self) -> Vec<u64> {
         let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
         // An interrupted call returns none, and the caller retries.
         let _ = epoll::wait(&self.0, spare_capacity(&mut events), Some(&timespec(Duration::ZERO)));

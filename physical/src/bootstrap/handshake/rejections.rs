@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// Rejected connections by kind.
 #[derive(Default)]
-pub(in crate::bootstrap) struct Rejections {
+pub(crate) struct Rejections {
     /// Number of rejections since the last warning, and the instant of that warning, by kind.
     kinds: HashMap<io::ErrorKind, (usize, Instant)>,
     /// Last rejection of a peer that spoke the protocol but proved a different secret.
-    pub(in crate::bootstrap) denied: Option<String>,
+    pub(crate) denied: Option<String>,
 }
 
 impl Rejections {
@@ -21,7 +21,7 @@ impl Rejections {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     /// Counts a rejected connection, and warns about it unless a recent warning had the same kind.
-    pub(in crate::bootstrap) fn record(&mut self, error: &io::Error) {
+    pub(crate) fn record(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.denied = Some(error.to_string());
         }

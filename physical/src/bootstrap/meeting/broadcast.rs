@@ -12,10 +12,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is
 /// disconnected, since it could not decode the rest.
-pub(in crate::bootstrap) fn send_to_all<'a>(
-    streams: impl Iterator<Item = &'a mut Stream>,
-    message: &[u8],
-) -> usize {
+pub(crate) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
     let mut unsent: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsent.len();
     let mut silent = Stopwatch::with_gap(LOOK);

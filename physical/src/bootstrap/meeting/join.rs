@@ -36,7 +36,7 @@ use std::io;
 use std::time::Duration;
 
 /// Longest time that rank 0 may take to answer at its deadline, and that a member may take to read.
-pub(in crate::bootstrap) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time that rank 0 may take to send its greeting, at the first attempt. Another program may listen there. Each
 /// late attempt doubles it, as rank 0 may be busy.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,12 +49,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// Creates the error of the other ranks if `culprit` ended before all had joined.
-pub(in crate::bootstrap) fn peer_failed(culprit: Peer, cause: String) -> Error {
+pub(crate) fn peer_failed(culprit: Peer, cause: String) -> Error {
     Error::PeerFailed { culprit, cause, during: During::Joining }
 }
 
 /// Cause of a failure if only the end of the connection is known.
-pub(in crate::bootstrap) const DIED: &str = "died (its connection ended)";
+pub(crate) const DIED: &str = "died (its connection ended)";
 
 /// Connections that stay open after the rendezvous.
 pub(crate) enum ControlStreams {

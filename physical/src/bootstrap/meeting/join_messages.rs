@@ -25,7 +25,7 @@ const JOIN: usize = 0;
 const GIVEN_UP: usize = 1;
 
 /// First message of a process that has proved the secret.
-pub(in crate::bootstrap) enum Hello {
+pub(crate) enum Hello {
     /// Identity of a rank, and the size of its world.
     Rank(Peer, usize),
     /// Rank of a launcher that has ended, and the cause, as a verb phrase.
@@ -34,7 +34,7 @@ pub(in crate::bootstrap) enum Hello {
 
 impl Hello {
     /// Encodes the message, with its length.
-    pub(in crate::bootstrap) fn write(&self) -> Vec<u8> {
+    pub(crate) fn write(&self) -> Vec<u8> {
         let message = match self {
             Hello::Rank(peer, size) => put(Outgoing::default().number(RANK).number(*size), peer),
             Hello::Ended(peer, cause) => put(Outgoing::default().number(ENDED), peer).text(cause),
@@ -43,7 +43,7 @@ impl Hello {
     }
 
     /// Decodes the message.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         match message.number()? {
             RANK => {
                 let size = message.number()?;
@@ -57,7 +57,7 @@ impl Hello {
 
 /// Message of a registered member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::bootstrap) enum MemberMessage {
+pub(crate) enum MemberMessage {
     /// Request to join.
     Join(Box<JoinRequest>),
     /// Reason why the member does not join, as a verb phrase.
@@ -66,7 +66,7 @@ pub(in crate::bootstrap) enum MemberMessage {
 
 impl MemberMessage {
     /// Encodes the message.
-    pub(in crate::bootstrap) fn write(&self) -> Outgoing {
+    pub(crate) fn write(&self) -> Outgoing {
         match self {
             MemberMessage::Join(request) => request.write(Outgoing::default().number(JOIN)),
             MemberMessage::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
@@ -74,7 +74,7 @@ impl MemberMessage {
     }
 
     /// Decodes the message.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         match message.number()? {
             JOIN => JoinRequest::read(message).map(Box::new).map(MemberMessage::Join),
             GIVEN_UP => message.text().map(MemberMessage::GiveUp),
@@ -84,7 +84,7 @@ impl MemberMessage {
 }
 
 /// Message of rank 0.
-pub(in crate::bootstrap) enum LeaderMessage {
+pub(crate) enum LeaderMessage {
     /// Identity of rank 0, for a member that it has registered.
     Registered(Peer),
     /// Table of all ranks, not yet decoded.
@@ -97,32 +97,32 @@ pub(in crate::bootstrap) enum LeaderMessage {
 
 impl LeaderMessage {
     /// Encodes [`LeaderMessage::Registered`].
-    pub(in crate::bootstrap) fn registered(leader: &Peer) -> Outgoing {
+    pub(crate) fn registered(leader: &Peer) -> Outgoing {
         put(Outgoing::default().number(REGISTERED), leader)
     }
 
     /// Encodes [`LeaderMessage::Peers`] for the job that drew the number `job`.
-    pub(in crate::bootstrap) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> Outgoing {
+    pub(crate) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> Outgoing {
         PeerTable::write(infos, job, Outgoing::default().number(PEERS))
     }
 
     /// Encodes [`LeaderMessage::Refused`].
-    pub(in crate::bootstrap) fn refused(reason: &str, remedy: &str) -> Outgoing {
+    pub(crate) fn refused(reason: &str, remedy: &str) -> Outgoing {
         Outgoing::default().number(REFUSED).text(reason).text(remedy)
     }
 
     /// Encodes [`LeaderMessage::Failed`].
-    pub(in crate::bootstrap) fn failed(culprit: &Peer, cause: &str) -> Outgoing {
+    pub(crate) fn failed(culprit: &Peer, cause: &str) -> Outgoing {
         put(Outgoing::default().number(FAILED), culprit).text(cause)
     }
 
     /// Reads a message from a blocking stream.
-    pub(in crate::bootstrap) fn receive(stream: &mut impl Read) -> io::Result<Self> {
+    pub(crate) fn receive(stream: &mut impl Read) -> io::Result<Self> {
         Self::read(Incoming::receive(stream)?)
     }
 
     /// Decodes a message.
-    pub(in crate::bootstrap) fn read(mut message: Incoming) -> io::Result<Self> {
+    pub(crate) fn read(mut message: Incoming) -> io::Result<Self> {
         match message.number()? {
             REGISTERED => peer(&mut message).map(LeaderMessage::Registered),
             PEERS => Ok(LeaderMessage::Peers(message)),

@@ -60,7 +60,7 @@ pub(crate) fn lead(
 }
 
 /// Reason why the rendezvous ended without a world.
-pub(in crate::bootstrap) enum JoinFailure {
+pub(crate) enum JoinFailure {
     /// A rank does not match or is missing, with a remedy.
     Refused(String, String),
     /// A rank has ended, and the cause, as a verb phrase.
@@ -69,7 +69,7 @@ pub(in crate::bootstrap) enum JoinFailure {
 
 impl JoinFailure {
     /// Encodes the message about it to the other ranks.
-    pub(in crate::bootstrap) fn message(&self) -> Outgoing {
+    pub(crate) fn message(&self) -> Outgoing {
         match self {
             JoinFailure::Refused(reason, remedy) => LeaderMessage::refused(reason, remedy),
             JoinFailure::Failed(culprit, cause) => LeaderMessage::failed(culprit, cause),
@@ -85,17 +85,17 @@ impl JoinFailure {
     }
 
     /// Creates the refusal of a rank, described by `who`, whose settings differ from those of rank 0.
-    pub(in crate::bootstrap) fn mismatch(who: &str, reason: &str) -> Self {
+    pub(crate) fn mismatch(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "start all ranks with the same options and variables")
     }
 
     /// Creates the refusal of a rank, described by `who`, with a different build than rank 0.
-    pub(in crate::bootstrap) fn other_build(who: &str, reason: &str) -> Self {
+    pub(crate) fn other_build(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "use the same build on all ranks")
     }
 
     /// Creates the refusal of a rank, described by `who`, whose number another process already has.
-    pub(in crate::bootstrap) fn taken(who: &str, rank: usize, by: &Peer) -> Self {
+    pub(crate) fn taken(who: &str, rank: usize, by: &Peer) -> Self {
         let Peer { host, pid, .. } = by;
         let reason = format!("rank {rank} has joined already, from {host} (pid {pid})");
         JoinFailure::refused(

@@ -14,7 +14,7 @@ const SECRETLESS: Duration = Duration::from_secs(1);
 
 /// Signs of another program that this rank has seen so far.
 #[derive(Default)]
-pub(in crate::bootstrap) struct Occupant {
+pub(crate) struct Occupant {
     /// Attempts in a row that were accepted and got no greeting.
     ungreeted: u32,
     is_known: bool,
@@ -22,7 +22,7 @@ pub(in crate::bootstrap) struct Occupant {
 
 impl Occupant {
     /// Warns, once, if an attempt of `joiner` that failed with `cause` shows another program.
-    pub(in crate::bootstrap) fn look(
+    pub(crate) fn look(
         &mut self,
         joiner: &Joiner<'_>,
         cause: &io::Error,
@@ -76,7 +76,7 @@ impl fmt::Display for Ungreeted {
 impl std::error::Error for Ungreeted {}
 
 /// Adds the meaning of a missing greeting to the error of a handshake.
-pub(in crate::bootstrap) fn describe_missing_greeting(cause: io::Error) -> io::Error {
+pub(crate) fn describe_missing_greeting(cause: io::Error) -> io::Error {
     let what = match cause.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ungreeted::Silent,
         io::ErrorKind::UnexpectedEof => Ungreeted::HungUp,

@@ -66,14 +66,14 @@ impl PeerInfo {
     }
 
     /// Appends the fields to a message.
-    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
         message.blob(&self.announcement)
     }
 
     /// Decodes the fields.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(PeerInfo {
             rank: message.number()?,
             pid: message.number()? as u32,
@@ -131,14 +131,14 @@ impl JobSettings {
     }
 
     /// Appends the settings to a message.
-    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.size).text(&self.transport);
         let message = message.number(self.beat).number(self.silence);
         message.text(&self.configuration).bytes(&self.digest)
     }
 
     /// Decodes the settings.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JobSettings {
             size: message.number()?,
             transport: message.text()?,
@@ -199,12 +199,12 @@ impl JoinRequest {
     }
 
     /// Appends the request to a message.
-    pub(in crate::bootstrap) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
         self.settings.write(self.info.write(message)).text(&self.network)
     }
 
     /// Decodes a request.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JoinRequest {
             info: PeerInfo::read(message)?,
             settings: JobSettings::read(message)?,
@@ -214,11 +214,7 @@ impl JoinRequest {
 
     /// Returns the reason why `other` cannot join the job of this rank, if any. With `must_share_memory`, they must
     /// share memory.
-    pub(in crate::bootstrap) fn objection(
-        &self,
-        other: &JoinRequest,
-        must_share_memory: bool,
-    ) -> Option<String> {
+    pub(crate) fn objection(&self, other: &JoinRequest, must_share_memory: bool) -> Option<String> {
         let settings = &self.settings;
         if other.settings.size != settings.size {
             return Some(format!(
@@ -281,7 +277,7 @@ pub(crate) struct PeerTable {
 
 impl PeerTable {
     /// Appends the table of the job that drew the number `job` to a message.
-    pub(in crate::bootstrap) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
+    pub(crate) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
         let mut texts = StringTable::default();
         let numbers: Vec<[usize; 3]> = infos
             .iter()
@@ -297,7 +293,7 @@ impl PeerTable {
     }
 
     /// Decodes the table of `size` ranks, and derives the key from their `secret`.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
         let key = Key::derive(secret, &message.bytes()?);
         let count = message.number()?;
         // It grows only as texts are decoded.

@@ -92,7 +92,7 @@ impl Reachability<'_> {
 }
 
 /// Record of the ranks that have joined.
-pub(in crate::bootstrap) struct Registry<'a> {
+pub(crate) struct Registry<'a> {
     /// Rank 0's own request.
     mine: JoinRequest,
     /// Registered ranks by rank, `None` for rank 0.
@@ -109,7 +109,7 @@ pub(in crate::bootstrap) struct Registry<'a> {
 
 impl<'a> Registry<'a> {
     /// Creates the record of a job in which only rank 0 has joined.
-    pub(in crate::bootstrap) fn new(mine: JoinRequest, limits: Reach<'a>) -> Result<Self> {
+    pub(crate) fn new(mine: JoinRequest, limits: Reach<'a>) -> Result<Self> {
         let poller = Poller::new();
         let poller = poller.map_err(|cause| limits::no_descriptor("watch joining ranks", cause))?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
@@ -124,21 +124,18 @@ impl<'a> Registry<'a> {
     }
 
     /// Returns true once all ranks have joined.
-    pub(in crate::bootstrap) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.complete == self.size()
     }
 
     /// Refuses a job for which this process may not open enough files.
-    pub(in crate::bootstrap) fn check_open_files(&self) -> Result<(), JoinFailure> {
+    pub(crate) fn check_open_files(&self) -> Result<(), JoinFailure> {
         let peers = self.size() - 1;
         if limits::has_too_few_open_files_for(peers) { Err(self.too_few_files()) } else { Ok(()) }
     }
 
     /// Registers the `connections` that have just proved the secret, and reads the requests that have arrived.
-    pub(in crate::bootstrap) fn serve(
-        &mut self,
-        connections: Vec<Authenticated<Stream>>,
-    ) -> Result<(), JoinFailure> {
+    pub(crate) fn serve(&mut self, connections: Vec<Authenticated<Stream>>) -> Result<(), JoinFailure> {
         let mut connections = connections.into_iter();
         let mut outcome = connections.try_for_each(|connection| self.admit(connection));
         self.refused.extend(connections.map(|rejected| rejected.connection));
@@ -263,7 +260,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Creates the refusal of a job in which ranks are missing after `limit`.
-    pub(in crate::bootstrap) fn incomplete(
+    pub(crate) fn incomplete(
         &self,
         limit: Duration,
         acceptor: &Acceptor<Listener>,
@@ -288,7 +285,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Notifies every rank that has connected of the failure, and those that connect until none has for [`LINGER`].
-    pub(in crate::bootstrap) fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
+    pub(crate) fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
         let answer = failure.message().whole();
         // Rank 0 has been notified, and a rank that ended before its registration will not connect.
         let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
@@ -310,7 +307,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Sends the table to all ranks. Returns it, with the connections for `control`.
-    pub(in crate::bootstrap) fn announce(self, job: &[u8; 16], key: Key) -> (PeerTable, ControlStreams) {
+    pub(crate) fn announce(self, job: &[u8; 16], key: Key) -> (PeerTable, ControlStreams) {
         let mut infos = vec![self.mine.info];
         let mut streams = vec![None];
         for peer in self.peers.into_iter().skip(1) {

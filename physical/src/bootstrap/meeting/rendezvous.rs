@@ -46,14 +46,14 @@ pub struct Inherited {
     /// Descriptors of the sockets.
     descriptors: Vec<RawFd>,
     /// Name or address of rank 0's host.
-    pub(in crate::bootstrap) host: String,
+    pub(crate) host: String,
     /// Port of the sockets.
-    pub(in crate::bootstrap) port: u16,
+    pub(crate) port: u16,
 }
 
 impl Inherited {
     /// Creates the value from the launcher's variables.
-    pub(in crate::bootstrap) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
+    pub(crate) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
         Inherited { descriptors, host, port }
     }
 }
@@ -184,7 +184,7 @@ impl Rendezvous {
     }
 
     /// Returns the addresses of a TCP rendezvous, `None` for one on a single host.
-    pub(in crate::bootstrap) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
+    pub(crate) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
             Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
                 Some(addresses(host, *port, patience))
@@ -210,18 +210,18 @@ impl Rendezvous {
     }
 
     /// Returns true if an agent of the launcher may answer as well as rank 0.
-    pub(in crate::bootstrap) fn has_agent(&self) -> bool {
+    pub(crate) fn has_agent(&self) -> bool {
         matches!(self, Rendezvous::Tcp { agent: true, .. })
     }
 
     /// Returns the process of this host that listens at the address, if the system reveals it.
-    pub(in crate::bootstrap) fn owner(&self) -> Option<SocketOwner> {
+    pub(crate) fn owner(&self) -> Option<SocketOwner> {
         let addresses = self.addresses(ADVICE_PATIENCE)?.ok()?;
         addresses.into_iter().filter(|at| runtime::is_of_this_host(*at)).find_map(SocketOwner::of_address)
     }
 
     /// Returns the remedy for a rank that could not reach rank 0, with this `cause`.
-    pub(in crate::bootstrap) fn advice(&self, cause: &io::Error) -> String {
+    pub(crate) fn advice(&self, cause: &io::Error) -> String {
         let addresses = match self.addresses(ADVICE_PATIENCE) {
             Some(Ok(addresses)) => addresses,
             Some(Err(_)) => return "correct the name of the host of rank 0".to_owned(),
@@ -272,11 +272,7 @@ impl Rendezvous {
 ///
 /// # Errors
 /// The system errors; `NotFound` without an address, `TimedOut` if the resolver does not answer in time.
-pub(in crate::bootstrap) fn addresses(
-    host: &str,
-    port: u16,
-    patience: Duration,
-) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn addresses(host: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let found = runtime::resolve(host, port, patience)?;
     if found.is_empty() {

@@ -20,7 +20,7 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
 }
 
 /// Returns the system's name for the network namespace of this process, or an empty text.
-pub(in crate::bootstrap) fn network_namespace() -> String {
+pub(crate) fn network_namespace() -> String {
     std::fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string()
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Time between two checks whether the world has failed.
-pub(in crate::bootstrap) const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// Time after which a disconnect is the result of a probe. Unauthenticated connections may have caused an eviction,
 /// and a peer without descriptors is about to report that.
 const LONGEST_REFUSED: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const LONGEST_STEP: Duration = Duration::from_secs(4);
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Bytes by which the callee confirms that it keeps the connection.
-pub(in crate::bootstrap) const WELCOME: [u8; 1] = [1];
+pub(crate) const WELCOME: [u8; 1] = [1];
 
 /// Purpose of a data connection: the caller, and the channel that it opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,16 +41,16 @@ pub(crate) struct Call {
 
 impl Call {
     /// Number that stands for no socket.
-    pub(in crate::bootstrap) const NONE: u16 = u16::MAX;
+    pub(crate) const NONE: u16 = u16::MAX;
 
     /// Encodes the call, with its length.
-    pub(in crate::bootstrap) fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
         message.number(self.rank).whole()
     }
 
     /// Decodes a call.
-    pub(in crate::bootstrap) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
         let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
         let channel = narrow()?;
         let socket = narrow()?;
@@ -206,7 +206,7 @@ impl Opening<'_> {
 
     /// Calls `look` until it returns a value, the peer is known not to come, or the limit has passed. `look` gets the
     /// time that it may wait, and takes at most `longest` between two checks of the stopwatch that it gets.
-    pub(in crate::bootstrap) fn poll_until<T>(
+    pub(crate) fn poll_until<T>(
         &self,
         longest: Duration,
         mut look: impl FnMut(Duration, &mut Stopwatch) -> io::Result<Option<T>>,

@@ -122,7 +122,7 @@ impl Listener {
     }
 
     /// Returns the addresses of the listener, if all are loopback addresses.
-    pub(in crate::bootstrap) fn loopback_only(&self) -> Option<String> {
+    pub(crate) fn loopback_only(&self) -> Option<String> {
         let Listener::Tcp(listeners, _) = self else { return None };
         let bound = listeners.addresses().ok()?;
         let is_loopback = bound.iter().all(|address| address.ip().is_loopback());
@@ -131,7 +131,7 @@ impl Listener {
 }
 
 /// Returns the address with port 0.
-pub(in crate::bootstrap) fn at_any_port(mut address: SocketAddr) -> SocketAddr {
+pub(crate) fn at_any_port(mut address: SocketAddr) -> SocketAddr {
     address.set_port(0);
     address
 }

@@ -19,7 +19,7 @@ pub(super) fn finite(len: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Numbers in [−1, 1).
-pub(in crate::device) fn plain(len: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn plain(len: usize, seed: u64) -> Vec<f32> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let draw = |_| {
         word ^= word << 13;
@@ -32,7 +32,7 @@ pub(in crate::device) fn plain(len: usize, seed: u64) -> Vec<f32> {
 
 /// The numbers whose results depend on the order of operands, if anything does: NaNs of several payloads and both
 /// signs, quiet and signalling, zeros and infinities of both signs, denormals, the largest, and some plain ones.
-pub(in crate::device) fn odd_f32() -> Vec<f32> {
+pub(crate) fn odd_f32() -> Vec<f32> {
     let odd = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_1234, 0xffff_ffff, 0x7f80_0001, 0xffa0_0000];
     let rest = [0, 1 << 31, 0x7f80_0000, 0xff80_0000, 1, 0x8000_0001, 0x007f_ffff, 0x7f7f_ffff, 0xff7f_ffff];
     let plain = [1.0f32, -1.0, 1.5, -0.3].map(f32::to_bits);
@@ -40,7 +40,7 @@ pub(in crate::device) fn odd_f32() -> Vec<f32> {
 }
 
 /// As [`odd_f32`].
-pub(in crate::device) fn odd_f64() -> Vec<f64> {
+pub(crate) fn odd_f64() -> Vec<f64> {
     let odd = [0x7ff8 << 48, 0xfff8 << 48, 0x7ff8_0000_0000_1234, u64::MAX, (0x7ff0 << 48) + 1, 0xfff4 << 48];
     let rest = [0, 1 << 63, 0x7ff0 << 48, 0xfff0 << 48, 1, (1 << 63) + 1, (1 << 52) - 1];
     let plain = [f64::MAX, -f64::MAX, 1.0, -1.0, 1.5, -0.3].map(f64::to_bits);

@@ -13,11 +13,11 @@ use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{Buffer, ReadView, Span, WriteView};
 use std::sync::{Arc, Once};
 
-pub(in crate::device) fn clear(to: &WriteView) {
+pub(crate) fn clear(to: &WriteView) {
     enqueue(&to.span(), &[], |queue, to| queue.clear(to));
 }
 
-pub(in crate::device) fn copy(from: &ReadView, to: &mut WriteView) -> Result<()> {
+pub(crate) fn copy(from: &ReadView, to: &mut WriteView) -> Result<()> {
     if to.is_on_host() {
         return to.copy_from(&brought_down(from)?);
     }
@@ -28,25 +28,25 @@ pub(in crate::device) fn copy(from: &ReadView, to: &mut WriteView) -> Result<()>
     with(from, to, |queue, from, to| queue.copy(from, to))
 }
 
-pub(in crate::device) fn reduce(op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()> {
+pub(crate) fn reduce(op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()> {
     if to.is_on_host() {
         return to.reduce(op, &brought_down(from)?);
     }
     with(from, to, |queue, from, to| queue.reduce(op, from, to))
 }
 
-pub(in crate::device) fn scale(factor: f64, to: &WriteView) {
+pub(crate) fn scale(factor: f64, to: &WriteView) {
     enqueue(&to.span(), &[], |queue, to| queue.scale(factor, to));
 }
 
-pub(in crate::device) fn add_scaled(weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
+pub(crate) fn add_scaled(weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
     if to.is_on_host() {
         return to.add_scaled(weight, &brought_down(from)?);
     }
     with(from, to, |queue, from, to| queue.add_scaled(weight, from, to))
 }
 
-pub(in crate::device) fn weighted_sum(terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()> {
+pub(crate) fn weighted_sum(terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()> {
     if to.is_on_host() {
         let views = terms.iter().map(|(_, term)| term.map(brought_down).transpose());
         let views = views.collect::<Result<Vec<_>>>()?;
@@ -65,7 +65,7 @@ pub(in crate::device) fn weighted_sum(terms: &[(f64, Option<&ReadView>)], to: &m
     Ok(())
 }
 
-pub(in crate::device) fn encode(
+pub(crate) fn encode(
     codec: &dyn Codec,
     from: &ReadView,
     to: &mut WriteView,
@@ -91,7 +91,7 @@ pub(in crate::device) fn encode(
     Ok(size)
 }
 
-pub(in crate::device) fn decode(
+pub(crate) fn decode(
     codec: &dyn Codec,
     from: &ReadView,
     weight: Option<f32>,
@@ -113,11 +113,7 @@ pub(in crate::device) fn decode(
 }
 
 /// Runs a kernel of which at least one operand is not in host memory.
-pub(in crate::device) fn apply(
-    kernel: &Arc<dyn Kernel>,
-    reads: &[ReadView],
-    writes: &mut [WriteView],
-) -> Result<()> {
+pub(crate) fn apply(kernel: &Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
     let spans: Vec<Span> = writes.iter().map(WriteView::span).collect();
     if let Some(first) = spans.first()
         && spans.iter().all(|span| span.queue() == first.queue())

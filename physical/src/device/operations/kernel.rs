@@ -80,7 +80,7 @@ impl<'a> Operands<'a> {
 }
 
 /// Returns bytes as elements of one type.
-pub(in crate::device) fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T]> {
+pub(crate) fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T]> {
     bytemuck::try_cast_slice(bytes).ok().filter(|_| dtype == T::DTYPE).ok_or_else(|| strange(dtype, T::DTYPE))
 }
 

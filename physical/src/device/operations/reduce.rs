@@ -42,7 +42,7 @@ pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
 
 /// Makes every NaN the one NaN that reductions give, for f32 and f64: after arithmetic that is not ours.
 #[cfg(feature = "mpi")]
-pub(in crate::device) fn canonicalize(dtype: DType, to: &mut [u8]) {
+pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     match dtype {
         DType::F64 => kernels::canonicalize_f64(bytemuck::cast_slice_mut(to)),
         DType::F32 => kernels::canonicalize_f32(bytemuck::cast_slice_mut(to)),

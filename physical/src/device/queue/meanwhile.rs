@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// Longest time between two checks of a thread that does other work while it waits for a device.
-pub(in crate::device) const PAUSE: Duration = Duration::from_micros(100);
+pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
 /// Work of a thread that makes some progress with each call; returns true if it has.
 pub(crate) type Meanwhile = dyn Fn() -> bool;
@@ -38,6 +38,6 @@ pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
 }
 
 /// Returns true if this thread has such work.
-pub(in crate::device) fn has_work() -> bool {
+pub(crate) fn has_work() -> bool {
     MEANWHILE.with_borrow(|works| works.iter().any(|work| work.strong_count() > 0))
 }

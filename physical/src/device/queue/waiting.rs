@@ -49,7 +49,7 @@ pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
 }
 
 /// Waits until the queue has completed all earlier work, and returns its failure.
-pub(in crate::device) fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
+pub(crate) fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let limit = queue.limit();
     let happened = wait(&*queue.record(), limit);
     let failure = queue.take_failure();

@@ -55,7 +55,7 @@ impl LinkSpec {
     }
 
     /// Returns the links of a route on which a message draws its delay: one of two halves.
-    pub(in crate::sim) fn drawn(way: &[LinkSpec]) -> Vec<LinkSpec> {
+    pub(crate) fn drawn(way: &[LinkSpec]) -> Vec<LinkSpec> {
         let (halves, whole): (Vec<LinkSpec>, Vec<LinkSpec>) = way.iter().partition(|link| link.is_half);
         let later = |one: LinkSpec, other: LinkSpec| {
             let stalling = if other.stalls > one.stalls { other } else { one };
@@ -122,7 +122,7 @@ impl fmt::Display for Bandwidth {
 }
 
 /// A duration, as it is written.
-pub(in crate::sim) struct Time(pub(in crate::sim) Duration);
+pub(crate) struct Time(pub(crate) Duration);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -54,7 +54,7 @@ pub enum Shape {
 }
 
 /// Text forms of shapes, by their first words.
-pub(in crate::sim) const FORMS: [(&str, &str); 4] = [
+pub(crate) const FORMS: [(&str, &str); 4] = [
     ("flat", "flat"),
     ("racks", "racks NUMBER [oversubscription=FACTOR] [latency=TIME]"),
     ("fat-tree", "fat-tree PORTS [latency=TIME]"),
@@ -124,7 +124,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`Error::Usage`] unless it supports this number of hosts.
-    pub(in crate::sim) fn connect(self, hosts: &[HostSpec], cluster: &mut Cluster) -> Result<()> {
+    pub(crate) fn connect(self, hosts: &[HostSpec], cluster: &mut Cluster) -> Result<()> {
         match self {
             Shape::Flat => {
                 let switch = cluster.add_switch("switch".to_owned());

@@ -3,31 +3,31 @@
 use crate::error::{Error, Result};
 
 /// Words of a statement that have not been read.
-pub(in crate::sim) struct Statement<'a>(Vec<&'a str>);
+pub(crate) struct Statement<'a>(Vec<&'a str>);
 
 impl<'a> Statement<'a> {
-    pub(in crate::sim) fn of(text: &'a str) -> Self {
+    pub(crate) fn of(text: &'a str) -> Self {
         Statement(text.split_whitespace().collect())
     }
 
     /// Takes the next word; returns `None` if it is an option, or at the end.
-    pub(in crate::sim) fn next(&mut self) -> Option<&'a str> {
+    pub(crate) fn next(&mut self) -> Option<&'a str> {
         self.0.first().filter(|word| !word.contains('='))?;
         Some(self.0.remove(0))
     }
 
     /// Takes the next word, even if it looks like an option.
-    pub(in crate::sim) fn last(&mut self) -> Option<&'a str> {
+    pub(crate) fn last(&mut self) -> Option<&'a str> {
         (!self.0.is_empty()).then(|| self.0.remove(0))
     }
 
     /// Takes the next word, which is a number.
-    pub(in crate::sim) fn number(&mut self) -> Option<usize> {
+    pub(crate) fn number(&mut self) -> Option<usize> {
         self.next()?.parse().ok()
     }
 
     /// Takes an option in any place, or its default; returns `None` if its value is malformed.
-    pub(in crate::sim) fn option<T>(
+    pub(crate) fn option<T>(
         &mut self,
         name: &str,
         default: T,
@@ -39,13 +39,13 @@ impl<'a> Statement<'a> {
     }
 
     /// Returns true if all have been taken.
-    pub(in crate::sim) fn are_over(&self) -> bool {
+    pub(crate) fn are_over(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// Fails if an earlier line contains the same statement.
-pub(in crate::sim) fn check_first(line: &str, earlier: Option<usize>) -> Result<()> {
+pub(crate) fn check_first(line: &str, earlier: Option<usize>) -> Result<()> {
     let Some(earlier) = earlier else { return Ok(()) };
     let what = format!("`{line}` repeats line {earlier}");
     Err(Error::usage(what, "remove one of the two"))

@@ -6,7 +6,7 @@ use crate::sim::sockets::Letter;
 use crate::transport::{Label, Ticket};
 
 /// Content of a message.
-pub(in crate::sim) enum Content {
+pub(crate) enum Content {
     /// Memory of its sender.
     View(ReadView),
     /// A copy.
@@ -22,26 +22,26 @@ pub(in crate::sim) enum Content {
 }
 
 /// A message on its way.
-pub(in crate::sim) struct Parcel {
-    pub(in crate::sim) from: usize,
-    pub(in crate::sim) label: Label,
+pub(crate) struct Parcel {
+    pub(crate) from: usize,
+    pub(crate) label: Label,
     /// Size of the payload.
-    pub(in crate::sim) bytes: usize,
-    pub(in crate::sim) content: Content,
+    pub(crate) bytes: usize,
+    pub(crate) content: Content,
     /// Ticket of the send; `None` once its sender has been notified.
-    pub(in crate::sim) ticket: Option<Ticket>,
+    pub(crate) ticket: Option<Ticket>,
 }
 
 impl Parcel {
     /// Drops its whole content.
-    pub(in crate::sim) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self) {
         self.content = Content::Void;
         self.ticket = None;
     }
 
     /// Frees the memory of the sender, and continues with a copy; returns the ticket with which the sender must be
     /// notified.
-    pub(in crate::sim) fn release(&mut self) -> Option<Ticket> {
+    pub(crate) fn release(&mut self) -> Option<Ticket> {
         if let Content::View(view) = &self.content {
             self.content = match view.host_bytes() {
                 Some(bytes) => Content::Bytes(bytes.into()),
@@ -53,17 +53,17 @@ impl Parcel {
 }
 
 /// Number of a message among those on their way.
-pub(in crate::sim) type ParcelNumber = u32;
+pub(crate) type ParcelNumber = u32;
 
 /// Messages in the order in which they were added.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::sim) struct Queue {
+pub(crate) struct Queue {
     first: Option<ParcelNumber>,
     last: Option<ParcelNumber>,
 }
 
 impl Queue {
-    pub(in crate::sim) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 }
@@ -79,14 +79,14 @@ struct KeptParcel {
 
 /// Messages on their way.
 #[derive(Default)]
-pub(in crate::sim) struct Parcels {
+pub(crate) struct Parcels {
     places: Vec<KeptParcel>,
     free: Vec<ParcelNumber>,
 }
 
 impl Parcels {
     /// Adds a message that may leave from a time on, as the last of a queue.
-    pub(in crate::sim) fn add(&mut self, queue: &mut Queue, departs: Time, parcel: Parcel) {
+    pub(crate) fn add(&mut self, queue: &mut Queue, departs: Time, parcel: Parcel) {
         let place = KeptParcel { parcel: Some(parcel), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
@@ -118,32 +118,32 @@ impl Parcels {
     }
 
     /// Moves the first message of a queue to the end of another, and returns it.
-    pub(in crate::sim) fn pass(&mut self, from: &mut Queue, to: &mut Queue) -> Option<&mut Parcel> {
+    pub(crate) fn pass(&mut self, from: &mut Queue, to: &mut Queue) -> Option<&mut Parcel> {
         let number = self.detach(from)?;
         self.append(to, number);
         self.places[number as usize].parcel.as_mut()
     }
 
     /// Takes the first message of a queue away.
-    pub(in crate::sim) fn take(&mut self, queue: &mut Queue) -> Option<Parcel> {
+    pub(crate) fn take(&mut self, queue: &mut Queue) -> Option<Parcel> {
         let number = self.detach(queue)?;
         self.free.push(number);
         self.places[number as usize].parcel.take()
     }
 
     /// Returns the earliest departure time of the first message of a queue.
-    pub(in crate::sim) fn departs(&self, queue: &Queue) -> Option<Time> {
+    pub(crate) fn departs(&self, queue: &Queue) -> Option<Time> {
         queue.first.map(|number| self.places[number as usize].departs)
     }
 
     /// Returns the size of the payload of the first message of a queue.
-    pub(in crate::sim) fn bytes(&self, queue: &Queue) -> Option<usize> {
+    pub(crate) fn bytes(&self, queue: &Queue) -> Option<usize> {
         let parcel = self.places[queue.first? as usize].parcel.as_ref();
         parcel.map(|parcel| parcel.bytes)
     }
 
     /// Calls `visit` with each message of a queue.
-    pub(in crate::sim) fn for_each(&mut self, queue: &Queue, mut visit: impl FnMut(&mut Parcel)) {
+    pub(crate) fn for_each(&mut self, queue: &Queue, mut visit: impl FnMut(&mut Parcel)) {
         let mut next = queue.first;
         while let Some(number) = next {
             let place = &mut self.places[number as usize];

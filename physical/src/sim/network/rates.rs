@@ -80,7 +80,7 @@ impl Rates {
     }
 
     /// Returns the time of some arithmetic, in seconds.
-    pub(in crate::sim) fn seconds(&self, work: &Work) -> f64 {
+    pub(crate) fn seconds(&self, work: &Work) -> f64 {
         match work {
             Work::Fill { bytes } => *bytes as f64 / self.fill,
             Work::Copy { bytes } => *bytes as f64 / self.copy,

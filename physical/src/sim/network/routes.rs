@@ -10,13 +10,13 @@ use std::collections::{HashMap, VecDeque};
 
 /// Path of messages from one rank to another.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::sim) struct Route {
+pub(crate) struct Route {
     /// Links, and true for one that is followed against its direction.
-    pub(in crate::sim) links: Vec<(usize, bool)>,
+    pub(crate) links: Vec<(usize, bool)>,
 }
 
 /// Finder of routes, which remembers them between hosts.
-pub(in crate::sim) struct Routes {
+pub(crate) struct Routes {
     hosts: Vec<usize>,
     /// For each place: its links, whether they are followed against their direction, and their other ends.
     from: Vec<Vec<(usize, bool, Vertex)>>,
@@ -24,7 +24,7 @@ pub(in crate::sim) struct Routes {
 }
 
 impl Routes {
-    pub(in crate::sim) fn new(cluster: &Cluster) -> Self {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
         let mut from = vec![Vec::new(); cluster.places()];
         for (number, (a, b, _)) in cluster.ends().iter().enumerate() {
             from[*a as usize].push((number, false, *b));
@@ -35,7 +35,7 @@ impl Routes {
 
     /// Returns the route from one rank to another: none to itself; over the links of the host within one host;
     /// otherwise that from host to host, since hosts handle the links of their ranks. It is empty if there is none.
-    pub(in crate::sim) fn route(&mut self, from: usize, to: usize) -> Route {
+    pub(crate) fn route(&mut self, from: usize, to: usize) -> Route {
         let ranks = self.hosts.len();
         let here = self.hosts[from];
         let there = self.hosts[to];

@@ -6,42 +6,42 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 /// Virtual time since the start, in nanoseconds.
-pub(in crate::sim) type Time = u64;
+pub(crate) type Time = u64;
 
 /// Returns a duration as virtual time, up to the end of all time.
-pub(in crate::sim) fn nanoseconds(duration: Duration) -> Time {
+pub(crate) fn nanoseconds(duration: Duration) -> Time {
     Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }
 
 /// Returns seconds as virtual time, rounded up, so that no work takes zero time.
-pub(in crate::sim) fn from_seconds(seconds: f64) -> Time {
+pub(crate) fn from_seconds(seconds: f64) -> Time {
     // Casts saturate.
     (seconds * 1e9).ceil() as Time
 }
 
 /// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
 /// from that order.
-pub(in crate::sim) fn apart(seed: u64) -> u64 {
+pub(crate) fn apart(seed: u64) -> u64 {
     mix(seed ^ 0x6d65_7373_6167_6573)
 }
 
 /// Random numbers of a simulated world, all of which follow from its seed.
 #[derive(Debug, Clone)]
-pub(in crate::sim) struct Draws(u64);
+pub(crate) struct Draws(u64);
 
 impl Draws {
-    pub(in crate::sim) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Draws(mix(seed))
     }
 
     /// Draws a word.
-    pub(in crate::sim) fn word(&mut self) -> u64 {
+    pub(crate) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Draws a number from [0, 1).
-    pub(in crate::sim) fn fraction(&mut self) -> f64 {
+    pub(crate) fn fraction(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -82,7 +82,7 @@ impl<E> Ord for Appointment<E> {
 }
 
 /// Future events.
-pub(in crate::sim) struct Agenda<E> {
+pub(crate) struct Agenda<E> {
     entries: BinaryHeap<Reverse<Appointment<E>>>,
     added: u64,
     /// `None` for the order in which they were added.
@@ -92,24 +92,24 @@ pub(in crate::sim) struct Agenda<E> {
 impl<E> Agenda<E> {
     /// Creates an empty agenda. Simultaneous events happen in the order in which they were added, or, with a seed, in
     /// an order that follows from it.
-    pub(in crate::sim) fn new(seed: Option<u64>) -> Self {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
         Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(Draws::new) }
     }
 
     /// Adds an event.
-    pub(in crate::sim) fn add(&mut self, at: Time, event: E) {
+    pub(crate) fn add(&mut self, at: Time, event: E) {
         self.added += 1;
         let tie = self.draws.as_mut().map_or(0, Draws::word);
         self.entries.push(Reverse(Appointment { at, tie, number: self.added, event }));
     }
 
     /// Returns the time of the next event.
-    pub(in crate::sim) fn next_time(&self) -> Option<Time> {
+    pub(crate) fn next_time(&self) -> Option<Time> {
         self.entries.peek().map(|Reverse(entry)| entry.at)
     }
 
     /// Takes the next event.
-    pub(in crate::sim) fn take(&mut self) -> Option<(Time, E)> {
+    pub(crate) fn take(&mut self) -> Option<(Time, E)> {
         self.entries.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }

@@ -10,7 +10,7 @@ const NEWS: Time = 1_000_000;
 impl Simulator {
     /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell of another
     /// rank ends it slightly later: when a thousand ranks leave, for example, each rings all.
-    pub(in crate::sim) fn ring(&self, rank: usize) {
+    pub(crate) fn ring(&self, rank: usize) {
         let mut state = self.lock();
         let at = state.local_time();
         if rank != state.running_rank() {
@@ -25,7 +25,7 @@ impl Simulator {
     }
 
     /// Returns the number of notifications to a rank's threads that something other than mail may have happened.
-    pub(in crate::sim) fn rings(&self, rank: usize) -> u64 {
+    pub(crate) fn rings(&self, rank: usize) -> u64 {
         self.lock().rings[rank]
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Condition {
 
 impl Simulator {
     /// Allows ranks to fail: by these faults, or by themselves.
-    pub(in crate::sim) fn expect(&self, faults: &[Fault]) {
+    pub(crate) fn expect(&self, faults: &[Fault]) {
         let mut state = self.lock();
         state.conditions = vec![Condition::Well; state.of_rank.len()];
         state.faults_left = faults.len();
@@ -29,13 +29,13 @@ impl Simulator {
 
     /// Returns true if nothing more can arrive from `peer` at `rank`, because its process has ended or all have for
     /// this one.
-    pub(in crate::sim) fn is_closed(&self, peer: usize, rank: usize) -> bool {
+    pub(crate) fn is_closed(&self, peer: usize, rank: usize) -> bool {
         let state = self.lock();
         state.is_dead(rank) || state.wires.is_closed(peer, rank)
     }
 
     /// Closes the connections of a rank that leaves, in a world whose ranks are processes.
-    pub(in crate::sim) fn close(&self, rank: usize) {
+    pub(crate) fn close(&self, rank: usize) {
         let mut state = self.lock();
         if !state.conditions.is_empty() {
             let at = state.local_time();

@@ -20,7 +20,7 @@ thread_local! {
 
 /// A suspended thread of a simulated world. A fiber dropped before its end never continues, and its stack is leaked:
 /// unwinding could not complete, since other stacks hold values that it waits for.
-pub(in crate::sim) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
+pub(crate) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
 
 impl Drop for Fiber {
     fn drop(&mut self) {
@@ -36,7 +36,7 @@ impl Fiber {
     ///
     /// # Errors
     /// Those of mmap(2).
-    pub(in crate::sim) fn new(work: impl FnOnce() + 'static) -> io::Result<Self> {
+    pub(crate) fn new(work: impl FnOnce() + 'static) -> io::Result<Self> {
         let run = move |way_out: &Yielder<(), ()>, ()| {
             WAY_OUT.set(way_out);
             work();
@@ -45,7 +45,7 @@ impl Fiber {
     }
 
     /// Runs the fiber until it suspends itself or ends; returns true if it has ended.
-    pub(in crate::sim) fn resume(&mut self) -> bool {
+    pub(crate) fn resume(&mut self) -> bool {
         let outer = WAY_OUT.get();
         let result = self.0.resume(());
         WAY_OUT.set(outer);
@@ -54,7 +54,7 @@ impl Fiber {
 }
 
 /// Suspends the fiber that is running, until it is resumed. Returns false, having done nothing, outside of fibers.
-pub(in crate::sim) fn suspend() -> bool {
+pub(crate) fn suspend() -> bool {
     let way_out = WAY_OUT.get();
     if way_out.is_null() {
         return false;

@@ -11,7 +11,7 @@ use std::{io, mem};
 
 impl Simulator {
     /// Ends the run at a time, and gives it a flaw for tests to find.
-    pub(in crate::sim) fn bound(&self, limit: Duration, flaw: Option<Flaw>) {
+    pub(crate) fn bound(&self, limit: Duration, flaw: Option<Flaw>) {
         let mut state = self.lock();
         state.limit = nanoseconds(limit);
         state.wires.set_flaw(flaw);
@@ -19,12 +19,12 @@ impl Simulator {
     }
 
     /// Keeps a log of all events from now on.
-    pub(in crate::sim) fn keep_log(&self) {
+    pub(crate) fn keep_log(&self) {
         self.lock().wires.keep_log();
     }
 
     /// Takes the log; empty if none was kept.
-    pub(in crate::sim) fn take_log(&self) -> Vec<String> {
+    pub(crate) fn take_log(&self) -> Vec<String> {
         self.lock().wires.take_log()
     }
 

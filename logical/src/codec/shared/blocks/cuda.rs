@@ -14,7 +14,7 @@ use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program
 const TILE: usize = PIECE;
 const SMALL_TILE: usize = 128;
 /// Block size of a codec without headers.
-pub(in crate::codec) const PIECES: Option<usize> = Some(PIECE);
+pub(crate) const PIECES: Option<usize> = Some(PIECE);
 /// Size of the measures of a tile, in bytes.
 const MEASURE: usize = 8;
 /// Number of threads of a warp, and of warps of a block of threads: `WARP` and `WARPS`.
@@ -71,18 +71,18 @@ macro_rules! kernels {
 
 static HALF: Module = module!("half", hexagram_ptx::HALF);
 static EXACTLY: Module = module!("exact", hexagram_ptx::EXACT);
-pub(in crate::codec) static F16: Kernels = kernels!("half_f16", &HALF, None, None);
-pub(in crate::codec) static BF16: Kernels = kernels!("half_bf16", &HALF, None, None);
-pub(in crate::codec) static E3M0: Kernels = kernels!("e3m0", E3M0);
-pub(in crate::codec) static E4M3: Kernels = kernels!("e4m3", E4M3);
-pub(in crate::codec) static EXACT: Kernels = kernels!("exact", &EXACTLY, None, None);
-pub(in crate::codec) static INT4: Kernels = kernels!("int4", INT4);
-pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max", MIN_MAX);
-pub(in crate::codec) static SIGN: Kernels = kernels!("sign", SIGN, None);
+pub(crate) static F16: Kernels = kernels!("half_f16", &HALF, None, None);
+pub(crate) static BF16: Kernels = kernels!("half_bf16", &HALF, None, None);
+pub(crate) static E3M0: Kernels = kernels!("e3m0", E3M0);
+pub(crate) static E4M3: Kernels = kernels!("e4m3", E4M3);
+pub(crate) static EXACT: Kernels = kernels!("exact", &EXACTLY, None, None);
+pub(crate) static INT4: Kernels = kernels!("int4", INT4);
+pub(crate) static MIN_MAX: Kernels = kernels!("min_max", MIN_MAX);
+pub(crate) static SIGN: Kernels = kernels!("sign", SIGN, None);
 
 impl Kernels {
     /// Returns the program that encodes `len` elements in blocks of `size`, or, if `None`, in one block.
-    pub(in crate::codec) fn encode(&self, size: Option<usize>, len: usize, not_finite: NotFinite) -> Program {
+    pub(crate) fn encode(&self, size: Option<usize>, len: usize, not_finite: NotFinite) -> Program {
         let cut = Cut::new(size, len);
         let from = Argument::Operand(0);
         let message = Argument::Operand(1);
@@ -102,7 +102,7 @@ impl Kernels {
     }
 
     /// Returns the program that decodes `len` elements in blocks of `size`. Every message of the right size is valid.
-    pub(in crate::codec) fn decode(&self, size: Option<usize>, len: usize, weight: Option<f32>) -> Program {
+    pub(crate) fn decode(&self, size: Option<usize>, len: usize, weight: Option<f32>) -> Program {
         let cut = Cut::new(size, len);
         let entry = if weight.is_some() { self.decode_add } else { self.decode };
         let weight: Vec<Argument> = weight.map(Argument::F32).into_iter().collect();

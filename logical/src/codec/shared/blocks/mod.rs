@@ -4,7 +4,7 @@
 //! number of the block, padded to a whole byte. All blocks except the last have the same number of numbers.
 
 #[cfg(feature = "cuda")]
-pub(in crate::codec) mod cuda;
+pub(crate) mod cuda;
 
 use super::fields::not_finite_field;
 use super::not_finite::refuse;
@@ -213,7 +213,7 @@ type Encode<'a> = (&'a [f32], &'a mut [u8], &'a mut [u8]);
 type Decode<'a> = (&'a [u8], &'a [u8], &'a mut [f32]);
 
 /// Returns the scale that is the whole header of a block.
-pub(in crate::codec) fn read_scale(header: &[u8]) -> f32 {
+pub(crate) fn read_scale(header: &[u8]) -> f32 {
     f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
 }
 
@@ -221,7 +221,7 @@ pub(in crate::codec) fn read_scale(header: &[u8]) -> f32 {
 ///
 /// # Errors
 /// [`CodecError::Damaged`].
-pub(in crate::codec) fn expect_len(from: &[u8], expected: usize, to: &[f32]) -> Result<(), CodecError> {
+pub(crate) fn expect_len(from: &[u8], expected: usize, to: &[f32]) -> Result<(), CodecError> {
     if from.len() == expected {
         return Ok(());
     }

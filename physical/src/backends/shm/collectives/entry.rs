@@ -17,10 +17,10 @@ use crate::transport::{Label, native};
 static GONE: [u8; PAYLOAD] = [0; PAYLOAD];
 
 /// Part of one rank in one round of a lane, from the moment it has published the operation.
-pub(in crate::backends::shm) struct Entry {
-    pub(in crate::backends::shm) lane: usize,
-    pub(in crate::backends::shm) round: u64,
-    pub(in crate::backends::shm) label: Label,
+pub(crate) struct Entry {
+    pub(crate) lane: usize,
+    pub(crate) round: u64,
+    pub(crate) label: Label,
     /// Encoded label.
     posted: LabelBytes,
     /// Number of ranks, from rank 0 on, that are known to have entered.
@@ -29,13 +29,7 @@ pub(in crate::backends::shm) struct Entry {
 
 impl Entry {
     /// Publishes that this rank has entered the operation. The caller then calls [`ShmContext::unpark_peers`].
-    pub(in crate::backends::shm) fn post(
-        context: &ShmContext,
-        lane: usize,
-        round: u64,
-        label: Label,
-        payload: &[u8],
-    ) -> Self {
+    pub(crate) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let entry = Self::posted(lane, round, label);
         if context.size() > 1 {
             let carried = native::payload(&label.fingerprint, context.size(), context.rank);
@@ -46,13 +40,13 @@ impl Entry {
     }
 
     /// Returns the entry that [`Entry::post`] returned for the same round.
-    pub(in crate::backends::shm) fn posted(lane: usize, round: u64, label: Label) -> Self {
+    pub(crate) fn posted(lane: usize, round: u64, label: Label) -> Self {
         Entry { lane, round, label, posted: encode_label(&label), seen: 0 }
     }
 
     /// Returns true once all ranks have entered the same operation. Fails if a rank has entered a different one.
     #[inline]
-    pub(in crate::backends::shm) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
+    pub(crate) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
         while self.seen < context.size() {
             if self.seen == context.rank {
                 self.seen += 1;
@@ -70,7 +64,7 @@ impl Entry {
     /// Polls at most `polls` times until all ranks have entered, and stores the result of a small operation. Returns
     /// `None` if not all ranks have entered.
     #[inline]
-    pub(in crate::backends::shm) fn poll(
+    pub(crate) fn poll(
         &mut self,
         context: &ShmContext,
         output: &mut [u8],
@@ -86,7 +80,7 @@ impl Entry {
     }
 
     /// Returns the slot of `rank` once that rank has entered.
-    pub(in crate::backends::shm) fn slot_view<'a>(
+    pub(crate) fn slot_view<'a>(
         &self,
         context: &'a ShmContext,
         rank: usize,
@@ -104,27 +98,23 @@ impl Entry {
     }
 
     /// Returns the root rank, 0 for operations without one.
-    pub(in crate::backends::shm) fn root(&self) -> usize {
+    pub(crate) fn root(&self) -> usize {
         self.label.fingerprint.root.map_or(0, |root| root as usize)
     }
 
     /// Returns the payload of a small operation: `bytes`, or nothing on ranks that are not its root.
-    pub(in crate::backends::shm) fn payload<'a>(
-        context: &ShmContext,
-        label: &Label,
-        bytes: &'a [u8],
-    ) -> &'a [u8] {
+    pub(crate) fn payload<'a>(context: &ShmContext, label: &Label, bytes: &'a [u8]) -> &'a [u8] {
         let silent = label.fingerprint.root.is_some_and(|root| root as usize != context.rank);
         if silent { &[] } else { bytes }
     }
 
     /// Abandons the operation: peers are notified that the memory of this rank is invalid before it is released.
-    pub(in crate::backends::shm) fn withdraw(&self, context: &ShmContext) {
+    pub(crate) fn withdraw(&self, context: &ShmContext) {
         context.mine().control_block().withdraw(self.lane, self.round);
     }
 
     /// Returns true if a peer has given the operation up.
-    pub(in crate::backends::shm) fn has_withdrawn(&self, context: &ShmContext, peer: usize) -> bool {
+    pub(crate) fn has_withdrawn(&self, context: &ShmContext, peer: usize) -> bool {
         context.segments[peer].control_block().has_withdrawn(self.lane, self.round)
     }
 
@@ -133,11 +123,7 @@ impl Entry {
     /// # Errors
     /// [`Error::Usage`] if a peer broke the protocol, and may have written while this rank read.
     #[inline]
-    pub(in crate::backends::shm) fn finish(
-        &self,
-        context: &ShmContext,
-        output: &mut [u8],
-    ) -> Result<SmallOutcome> {
+    pub(crate) fn finish(&self, context: &ShmContext, output: &mut [u8]) -> Result<SmallOutcome> {
         self.compute(context, output);
         let posted = |peer: usize| context.segments[peer].control_block().is_published(self.lane, self.round);
         match context.peers().find(|peer| !posted(*peer)) {
@@ -185,7 +171,7 @@ impl Entry {
 }
 
 /// Validity of a small operation's result.
-pub(in crate::backends::shm) enum SmallOutcome {
+pub(crate) enum SmallOutcome {
     /// The result is valid.
     Complete,
     /// This rank had abandoned the operation, and may have written while it was read.
@@ -193,11 +179,7 @@ pub(in crate::backends::shm) enum SmallOutcome {
 }
 
 /// Divides the contribution of this rank if the division precedes the sum: for the mean of 16-bit floats.
-pub(in crate::backends::shm) fn prepare(
-    context: &ShmContext,
-    fingerprint: &Fingerprint,
-    contribution: &mut [u8],
-) {
+pub(crate) fn prepare(context: &ShmContext, fingerprint: &Fingerprint, contribution: &mut [u8]) {
     let halves = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
     if halves && fingerprint.operation == OperationKind::AllReduce {
         device::divide(context.size(), fingerprint.dtype, contribution);
@@ -205,7 +187,7 @@ pub(in crate::backends::shm) fn prepare(
 }
 
 /// Builds the error for a peer that breaks the protocol of the control block.
-pub(in crate::backends::shm) fn invalid_control_block(context: &ShmContext, rank: usize) -> Error {
+pub(crate) fn invalid_control_block(context: &ShmContext, rank: usize) -> Error {
     let peer = &context.health.peers()[rank];
     Error::usage(format!("{peer} wrote invalid data to its control block"), "use the same build everywhere")
 }

@@ -29,21 +29,21 @@ impl Scratch {
 
 /// Order in which contributions are combined; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backends::shm) enum Order {
+pub(crate) enum Order {
     Ring,
     Tree,
 }
 
 /// Reduction of one part of the result.
-pub(in crate::backends::shm) struct OrderedReduction {
-    pub(in crate::backends::shm) op: ReduceOp,
-    pub(in crate::backends::shm) dtype: DType,
-    pub(in crate::backends::shm) ranks: usize,
+pub(crate) struct OrderedReduction {
+    pub(crate) op: ReduceOp,
+    pub(crate) dtype: DType,
+    pub(crate) ranks: usize,
     /// Rank that owns the part of the result.
-    pub(in crate::backends::shm) owner: usize,
-    pub(in crate::backends::shm) order: Order,
+    pub(crate) owner: usize,
+    pub(crate) order: Order,
     /// True if the contributions have yet to be divided, for the mean of 16-bit floats.
-    pub(in crate::backends::shm) divide_first: bool,
+    pub(crate) divide_first: bool,
 }
 
 impl OrderedReduction {
@@ -55,7 +55,7 @@ impl OrderedReduction {
     }
 
     /// Stores the reduction of all contributions, each as long as `to`, in `to`.
-    pub(in crate::backends::shm) fn store<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
+    pub(crate) fn store<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
@@ -73,7 +73,7 @@ impl OrderedReduction {
     }
 
     /// Combines the contributions of all other ranks into `to`, which holds the owner's.
-    pub(in crate::backends::shm) fn add<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
+    pub(crate) fn add<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];

@@ -10,7 +10,7 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::Label;
 
 /// Result of one attempt to make progress.
-pub(in crate::backends::shm) enum StepOutcome {
+pub(crate) enum StepOutcome {
     /// Nothing could be done.
     Nothing,
     /// Number of bytes that were processed.
@@ -38,17 +38,17 @@ enum Transfer {
 }
 
 /// Native collective in progress, with its buffers.
-pub(in crate::backends::shm) struct RunningCollective {
-    pub(in crate::backends::shm) entry: Entry,
-    pub(in crate::backends::shm) input: Option<ReadView>,
-    pub(in crate::backends::shm) output: WriteView,
+pub(crate) struct RunningCollective {
+    pub(crate) entry: Entry,
+    pub(crate) input: Option<ReadView>,
+    pub(crate) output: WriteView,
     phase: Phase,
 }
 
 impl RunningCollective {
     /// Enters the operation. Publishes the contribution if it is small, or else its location if the buffer is
     /// registered.
-    pub(in crate::backends::shm) fn begin(
+    pub(crate) fn begin(
         context: &ShmContext,
         lane: usize,
         round: u64,
@@ -79,17 +79,17 @@ impl RunningCollective {
     }
 
     /// Continues a small in-place operation that this rank has already entered.
-    pub(in crate::backends::shm) fn resume(entry: Entry, output: WriteView) -> Self {
+    pub(crate) fn resume(entry: Entry, output: WriteView) -> Self {
         RunningCollective { entry, input: None, output, phase: Phase::Entering }
     }
 
     /// Returns true while some ranks are not known to have entered.
-    pub(in crate::backends::shm) fn is_entering(&self) -> bool {
+    pub(crate) fn is_entering(&self) -> bool {
         matches!(self.phase, Phase::Entering)
     }
 
     /// Makes progress without blocking.
-    pub(in crate::backends::shm) fn advance(&mut self, context: &ShmContext) -> Result<StepOutcome> {
+    pub(crate) fn advance(&mut self, context: &ShmContext) -> Result<StepOutcome> {
         match self.phase {
             Phase::Entering => self.arrive(context),
             Phase::Transferring(_) => self.work(context),
@@ -104,7 +104,7 @@ impl RunningCollective {
     }
 
     /// Gives the operation up: see [`Entry::withdraw`].
-    pub(in crate::backends::shm) fn withdraw(self, context: &ShmContext) {
+    pub(crate) fn withdraw(self, context: &ShmContext) {
         self.entry.withdraw(context);
     }
 
@@ -185,7 +185,7 @@ impl RunningCollective {
     }
 
     /// Returns the ranks for which the operation waits.
-    pub(in crate::backends::shm) fn missing(&self, context: &ShmContext) -> Vec<usize> {
+    pub(crate) fn missing(&self, context: &ShmContext) -> Vec<usize> {
         let waits = |peer: &usize| {
             let control_block = context.segments[*peer].control_block();
             match self.phase {

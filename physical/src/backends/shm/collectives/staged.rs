@@ -25,7 +25,7 @@ use std::ops::Range;
 
 /// Progress of this rank, in rounds.
 #[derive(Default)]
-pub(in crate::backends::shm) struct StagedTransfer {
+pub(crate) struct StagedTransfer {
     staged: u32,
     reduced: u32,
     gathered: u32,
@@ -68,16 +68,12 @@ impl Rounds {
 
 impl StagedTransfer {
     /// Returns true if a stage of this shape has a block for every rank.
-    pub(in crate::backends::shm) fn fits(shape: &Shape) -> bool {
+    pub(crate) fn fits(shape: &Shape) -> bool {
         shape.block > 0
     }
 
     /// Performs the next steps. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
-    pub(in crate::backends::shm) fn advance(
-        &mut self,
-        running: &mut RunningCollective,
-        context: &ShmContext,
-    ) -> StepOutcome {
+    pub(crate) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> StepOutcome {
         let rounds = Rounds::new(running, context);
         let lane = running.entry.lane;
         let round = running.entry.round;

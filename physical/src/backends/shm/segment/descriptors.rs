@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Most files of one message.
-pub(in crate::backends::shm) const FILES: usize = 2;
+pub(crate) const FILES: usize = 2;
 
 /// Connection from a peer, and its files once they have arrived.
 pub(crate) struct ShmConnection {
-    pub(in crate::backends::shm) stream: UnixStream,
-    pub(in crate::backends::shm) files: Vec<OwnedFd>,
+    pub(crate) stream: UnixStream,
+    pub(crate) files: Vec<OwnedFd>,
 }
 
 impl Read for ShmConnection {
@@ -48,11 +48,7 @@ impl AsFd for ShmConnection {
 }
 
 /// Sends bytes, the first of which carries files.
-pub(in crate::backends::shm) fn send(
-    stream: &UnixStream,
-    bytes: &[u8],
-    files: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub(crate) fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let sent = retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -86,7 +82,7 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<Owned
 
 /// Receives a message of exactly `N` bytes with its files, or `None` before it arrives. Senders write such a message
 /// in one call, and it is smaller than any socket buffer, so that it arrives as a whole.
-pub(in crate::backends::shm) fn receive_whole<const N: usize>(
+pub(crate) fn receive_whole<const N: usize>(
     stream: &UnixStream,
 ) -> io::Result<Option<([u8; N], Vec<OwnedFd>)>> {
     let mut bytes = [0; N];

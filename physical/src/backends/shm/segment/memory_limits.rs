@@ -57,11 +57,11 @@ struct MemoryAmount {
 }
 
 /// All limits on the memory of this process.
-pub(in crate::backends::shm) struct MemoryLimits(Vec<MemoryLimit>);
+pub(crate) struct MemoryLimits(Vec<MemoryLimit>);
 
 impl MemoryLimits {
     /// Finds the limits of this process. A file that cannot be read gives no limit.
-    pub(in crate::backends::shm) fn find() -> Self {
+    pub(crate) fn find() -> Self {
         Self::below(Path::new("/"))
     }
 
@@ -83,7 +83,7 @@ impl MemoryLimits {
     ///
     /// # Errors
     /// Out of memory, naming the limit.
-    pub(in crate::backends::shm) fn allow(&self, file: &OwnedFd, bytes: u64) -> io::Result<()> {
+    pub(crate) fn allow(&self, file: &OwnedFd, bytes: u64) -> io::Result<()> {
         let bounds = self.0.iter().filter_map(|bound| Some((bound.name(), bound.amount()?)));
         let held = file_system(file).map(|amount| ("the file system of shared memory".to_owned(), amount));
         for (name, amount) in bounds.chain(held) {

@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes that announce a region.
-pub(in crate::backends::shm) const REGION_HEADER: usize = 4 + 8;
+pub(crate) const REGION_HEADER: usize = 4 + 8;
 
 /// Registered memory of one rank, mapped.
-pub(in crate::backends::shm) struct Region {
+pub(crate) struct Region {
     map: MmapRaw,
     /// True if the memory belongs to this rank.
     owned: bool,
@@ -35,7 +35,7 @@ pub(in crate::backends::shm) struct Region {
 
 impl Region {
     /// Creates a region of at least `bytes` bytes, zeroed, and the file that peers map.
-    pub(in crate::backends::shm) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
+    pub(crate) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         // The kernel has no empty mappings.
         let bytes = bytes.max(1);
         let (file, map) = segment::reserve(bytes, |file| segment::map(file, 0, bytes))?;
@@ -43,19 +43,19 @@ impl Region {
     }
 
     /// Maps the region of a peer.
-    pub(in crate::backends::shm) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
         let bytes = bytes.max(1);
         segment::check(file, bytes)?;
         Ok(Arc::new(Region { map: segment::map(file, 0, bytes)?, owned: false }))
     }
 
     /// Returns the address of the memory.
-    pub(in crate::backends::shm) fn pointer(&self) -> *mut u8 {
+    pub(crate) fn pointer(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
 
     /// Returns bytes `offset..offset + len`, for reading data of a peer, or `None` if they are outside the region.
-    pub(in crate::backends::shm) fn bytes(&self, offset: usize, len: usize) -> Option<SharedBytes<'_>> {
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Option<SharedBytes<'_>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.map.len())?;
         debug_assert!(end >= offset);
         // SAFETY: within the mapping, which this process only reads. Its owner does not write these bytes while the
@@ -75,14 +75,14 @@ impl Drop for Region {
 }
 
 /// One registration of all ranks. It lives as long as the buffer of this rank.
-pub(in crate::backends::shm) struct Registered {
+pub(crate) struct Registered {
     _mine: Arc<Region>,
     /// Regions of the peers by rank; that of this rank is empty.
     theirs: Vec<Option<Arc<Region>>>,
 }
 
 /// All registrations of an endpoint. They have equal numbers on all ranks.
-pub(in crate::backends::shm) struct Regions {
+pub(crate) struct Regions {
     endpoint: u64,
     /// Registrations by number. Those whose buffers were dropped are empty.
     entries: Vec<Weak<Registered>>,
@@ -90,19 +90,19 @@ pub(in crate::backends::shm) struct Regions {
 
 impl Regions {
     /// Creates the registrations of a new endpoint.
-    pub(in crate::backends::shm) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
         Regions { endpoint: ENDPOINTS.fetch_add(1, Ordering::Relaxed), entries: Vec::new() }
     }
 
     /// Returns the number of the next registration.
-    pub(in crate::backends::shm) fn next_index(&self) -> u32 {
+    pub(crate) fn next_index(&self) -> u32 {
         self.entries.len() as u32
     }
 
     /// Adds a registration of all ranks. Returns the mark for the buffer of this rank, and the value that the buffer
     /// must keep alive.
-    pub(in crate::backends::shm) fn insert(
+    pub(crate) fn insert(
         &mut self,
         mine: Arc<Region>,
         theirs: Vec<Option<Arc<Region>>>,
@@ -114,18 +114,18 @@ impl Regions {
     }
 
     /// Returns true if memory was registered with this endpoint.
-    pub(in crate::backends::shm) fn contains(&self, registration: Option<Registration>) -> bool {
+    pub(crate) fn contains(&self, registration: Option<Registration>) -> bool {
         registration.is_some_and(|registration| registration.endpoint == self.endpoint)
     }
 
     /// Returns a peer's region of a registration, while this rank has its own.
-    pub(in crate::backends::shm) fn of_peer(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
+    pub(crate) fn of_peer(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
         self.entries.get(index as usize)?.upgrade()?.theirs[peer].clone()
     }
 }
 
 /// Encodes the announcement of a region.
-pub(in crate::backends::shm) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
+pub(crate) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
     let mut words = [0; REGION_HEADER];
     words[..4].copy_from_slice(&index.to_le_bytes());
     words[4..].copy_from_slice(&(bytes as u64).to_le_bytes());
@@ -133,7 +133,7 @@ pub(in crate::backends::shm) fn region_header(index: u32, bytes: usize) -> [u8; 
 }
 
 /// Compares the announcement of a peer with that of this rank.
-pub(in crate::backends::shm) fn check_header(
+pub(crate) fn check_header(
     mine: [u8; REGION_HEADER],
     theirs: [u8; REGION_HEADER],
     peer: &dyn std::fmt::Display,

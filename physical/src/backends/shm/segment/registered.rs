@@ -22,9 +22,9 @@ const PAST_CACHES: RangeInclusive<usize> = 32 << 10..=256 << 10;
 
 /// Location of the registered buffer of a rank: its registration, and its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backends::shm) struct BufferLocation {
-    pub(in crate::backends::shm) index: u32,
-    pub(in crate::backends::shm) offset: usize,
+pub(crate) struct BufferLocation {
+    pub(crate) index: u32,
+    pub(crate) offset: usize,
 }
 
 /// Bytes of an encoded location.
@@ -33,7 +33,7 @@ const _: () = assert!(LOCATION <= PAYLOAD, "a source fits into a slot");
 
 impl BufferLocation {
     /// Encodes the location.
-    pub(in crate::backends::shm) fn to_bytes(self) -> [u8; LOCATION] {
+    pub(crate) fn to_bytes(self) -> [u8; LOCATION] {
         let mut bytes = [0; LOCATION];
         bytes[..4].copy_from_slice(&self.index.to_le_bytes());
         bytes[4..].copy_from_slice(&(self.offset as u64).to_le_bytes());
@@ -41,7 +41,7 @@ impl BufferLocation {
     }
 
     /// Decodes the location from a peer's slot.
-    pub(in crate::backends::shm) fn of(slot_view: &SlotView<'_, impl ControlMemory>) -> Self {
+    pub(crate) fn of(slot_view: &SlotView<'_, impl ControlMemory>) -> Self {
         let mut bytes = [0; LOCATION];
         slot_view.load(&mut bytes);
         let mut index = [0; 4];
@@ -53,7 +53,7 @@ impl BufferLocation {
 }
 
 /// Progress of an operation, in pieces.
-pub(in crate::backends::shm) struct RegisteredTransfer {
+pub(crate) struct RegisteredTransfer {
     /// Number of pieces reduced or copied into the part of this rank.
     own: u32,
     /// Number of pieces copied from each rank.
@@ -64,7 +64,7 @@ pub(in crate::backends::shm) struct RegisteredTransfer {
 
 impl RegisteredTransfer {
     /// Creates the transfer from the locations of all ranks' buffers.
-    pub(in crate::backends::shm) fn new(sources: Vec<BufferLocation>, context: &ShmContext) -> Self {
+    pub(crate) fn new(sources: Vec<BufferLocation>, context: &ShmContext) -> Self {
         let with_region =
             |(rank, source): (usize, BufferLocation)| (source, context.regions.of_peer(rank, source.index));
         let sources: Vec<_> = sources.into_iter().enumerate().map(with_region).collect();
@@ -89,7 +89,7 @@ impl RegisteredTransfer {
     }
 
     /// Processes the next pieces. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
-    pub(in crate::backends::shm) fn advance(
+    pub(crate) fn advance(
         &mut self,
         running: &mut RunningCollective,
         context: &ShmContext,
@@ -210,7 +210,7 @@ impl RegisteredTransfer {
 }
 
 /// Returns the reduction that computes `owner`'s part of the result.
-pub(in crate::backends::shm) fn ordered_reduction(
+pub(crate) fn ordered_reduction(
     fingerprint: &Fingerprint,
     context: &ShmContext,
     owner: usize,
@@ -227,7 +227,7 @@ pub(in crate::backends::shm) fn ordered_reduction(
 }
 
 /// Converts a range of elements into a range of bytes.
-pub(in crate::backends::shm) fn scaled(elements: Range<usize>, size: usize) -> Range<usize> {
+pub(crate) fn scaled(elements: Range<usize>, size: usize) -> Range<usize> {
     elements.start * size..elements.end * size
 }
 

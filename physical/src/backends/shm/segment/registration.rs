@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Sockets of one endpoint to its peers, over which registered memory is exchanged.
-pub(in crate::backends::shm) struct RegistrationSockets {
-    pub(in crate::backends::shm) channel: u16,
+pub(crate) struct RegistrationSockets {
+    pub(crate) channel: u16,
     /// Sockets by rank; none to this rank itself.
-    pub(in crate::backends::shm) streams: Vec<Option<UnixStream>>,
-    pub(in crate::backends::shm) health: Arc<Health>,
+    pub(crate) streams: Vec<Option<UnixStream>>,
+    pub(crate) health: Arc<Health>,
 }
 
 impl RegistrationSockets {
     /// Sends every peer this rank's region of a registration, and maps theirs. Returns `None`, on all ranks, if any of
     /// them has no region.
-    pub(in crate::backends::shm) fn exchange_regions(
+    pub(crate) fn exchange_regions(
         &self,
         index: u32,
         bytes: usize,

@@ -14,7 +14,7 @@ const PIECE: u64 = 8 << 20;
 ///
 /// # Errors
 /// Out of memory, before the machine or the container is; otherwise the error of the system call.
-pub(in crate::backends::shm) fn reserve(file: &OwnedFd, size: u64) -> io::Result<()> {
+pub(crate) fn reserve(file: &OwnedFd, size: u64) -> io::Result<()> {
     let bounds = MemoryLimits::find();
     reserve_if(|bytes| bounds.allow(file, bytes), file, size)
 }

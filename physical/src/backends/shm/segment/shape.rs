@@ -38,22 +38,22 @@ const PAGE: usize = 4096;
 /// Bytes of the bell, the parked word and the proof.
 const PARKING: usize = 3 * LINE_PAIR;
 /// Bytes of head, tail and blocked of one ring, each in a separate line.
-pub(in crate::backends::shm) const COUNTERS: usize = 3 * LINE_PAIR;
+pub(crate) const COUNTERS: usize = 3 * LINE_PAIR;
 
 /// Sizes of a segment for a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backends::shm) struct Shape {
+pub(crate) struct Shape {
     /// Number of ranks on the host, the owner of the segment included.
-    pub(in crate::backends::shm) ranks: usize,
+    pub(crate) ranks: usize,
     /// Bytes of one ring, a power of two.
-    pub(in crate::backends::shm) ring: usize,
+    pub(crate) ring: usize,
     /// Bytes of one block of the stage.
-    pub(in crate::backends::shm) block: usize,
+    pub(crate) block: usize,
 }
 
 impl Shape {
     /// Computes the shape of segments among `ranks` ranks, at least 1.
-    pub(in crate::backends::shm) fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         let share = (RINGS / (ranks - 1).max(1)).max(SMALLEST_RING);
         let ring = (1 << share.ilog2()).min(LARGEST_RING);
         let stage = STAGE.min(STAGES / ranks);
@@ -62,37 +62,37 @@ impl Shape {
     }
 
     /// Returns the bytes of half a stage: one block for each rank.
-    pub(in crate::backends::shm) fn half(&self) -> usize {
+    pub(crate) fn half(&self) -> usize {
         self.ranks * self.block
     }
 
     /// Returns the offset of the control block.
-    pub(in crate::backends::shm) fn control_block(&self) -> usize {
+    pub(crate) fn control_block(&self) -> usize {
         PARKING
     }
 
     /// Returns the offset of the ring counters.
-    pub(in crate::backends::shm) fn counters(&self) -> usize {
+    pub(crate) fn counters(&self) -> usize {
         PARKING + CONTROL_BLOCK
     }
 
     /// Returns the offset of the stage.
-    pub(in crate::backends::shm) fn stage(&self) -> usize {
+    pub(crate) fn stage(&self) -> usize {
         self.counters() + (self.ranks - 1) * COUNTERS
     }
 
     /// Returns the number of bytes before the rings, which every rank maps.
-    pub(in crate::backends::shm) fn head(&self) -> usize {
+    pub(crate) fn head(&self) -> usize {
         (self.stage() + 2 * self.half()).next_multiple_of(PAGE)
     }
 
     /// Returns the bytes of all rings.
-    pub(in crate::backends::shm) fn rings(&self) -> usize {
+    pub(crate) fn rings(&self) -> usize {
         (self.ranks - 1) * self.ring
     }
 
     /// Returns the bytes of a segment.
-    pub(in crate::backends::shm) fn segment(&self) -> usize {
+    pub(crate) fn segment(&self) -> usize {
         self.head() + self.rings()
     }
 }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Key of the announcement of rank 0.
-pub(in crate::bootstrap) const RENDEZVOUS: &str = "hexagram/rendezvous";
+pub(crate) const RENDEZVOUS: &str = "hexagram/rendezvous";
 /// Time after which a rank that waits for another one logs the wait.
 pub(crate) const LATE: Duration = Duration::from_secs(10);
 /// Time by which a store may return early.

@@ -2,7 +2,7 @@
 
 use super::library::{driver, expect, version};
 use crate::error::{Error, Result};
-pub(in crate::device::cuda) use cudarc::driver::sys::CUdevice_attribute as Attribute;
+pub(crate) use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::sys::{self, CUdevice};
 use std::ffi::{CStr, c_char, c_int};
 
@@ -22,24 +22,24 @@ pub struct Description {
 }
 
 /// Returns the descriptions of all GPUs that this process sees.
-pub(in crate::device::cuda) fn all() -> Result<Vec<Description>> {
+pub(crate) fn all() -> Result<Vec<Description>> {
     (0..count()?).map(|index| describe(index, device(index)?)).collect()
 }
 
 /// Returns the version of CUDA that the driver is made for, as major and minor number.
-pub(in crate::device::cuda) fn driver_version() -> Result<(u32, u32)> {
+pub(crate) fn driver_version() -> Result<(u32, u32)> {
     driver()?;
     let version = version()?.unsigned_abs();
     Ok((version / 1000, version % 1000 / 10))
 }
 
 /// Returns the numbers of the other GPUs whose memory each one reads directly.
-pub(in crate::device::cuda) fn peers() -> Result<Vec<Vec<usize>>> {
+pub(crate) fn peers() -> Result<Vec<Vec<usize>>> {
     (0..count()?).map(peers_of).collect()
 }
 
 /// Returns the numbers of the other GPUs whose memory a GPU reads directly.
-pub(in crate::device::cuda) fn peers_of(index: usize) -> Result<Vec<usize>> {
+pub(crate) fn peers_of(index: usize) -> Result<Vec<usize>> {
     let own = device(index)?;
     let reads = |peer: &usize| -> Result<bool> {
         let mut can: c_int = 0;
@@ -53,7 +53,7 @@ pub(in crate::device::cuda) fn peers_of(index: usize) -> Result<Vec<usize>> {
 }
 
 /// Returns how many GPUs this process sees.
-pub(in crate::device::cuda) fn count() -> Result<usize> {
+pub(crate) fn count() -> Result<usize> {
     driver()?;
     let mut count: c_int = 0;
     // SAFETY: the place is there for one number.
@@ -63,7 +63,7 @@ pub(in crate::device::cuda) fn count() -> Result<usize> {
 }
 
 /// Returns the driver's number of a GPU.
-pub(in crate::device::cuda) fn device(index: usize) -> Result<CUdevice> {
+pub(crate) fn device(index: usize) -> Result<CUdevice> {
     let count = count()?;
     let number = c_int::try_from(index).ok().filter(|_| index < count);
     let Some(number) = number else {
@@ -78,7 +78,7 @@ pub(in crate::device::cuda) fn device(index: usize) -> Result<CUdevice> {
 }
 
 /// Returns the properties of a GPU.
-pub(in crate::device::cuda) fn describe(index: usize, device: CUdevice) -> Result<Description> {
+pub(crate) fn describe(index: usize, device: CUdevice) -> Result<Description> {
     let doing = format!("describe cuda:{index}");
     let mut name = [0 as c_char; 256];
     // SAFETY: the place is there for as many letters.
@@ -101,7 +101,7 @@ pub(in crate::device::cuda) fn describe(index: usize, device: CUdevice) -> Resul
 }
 
 /// Returns an attribute of a GPU.
-pub(in crate::device::cuda) fn attribute(device: CUdevice, attribute: Attribute) -> Result<c_int> {
+pub(crate) fn attribute(device: CUdevice, attribute: Attribute) -> Result<c_int> {
     let mut value = 0;
     // SAFETY: the place is there for one number.
     let status = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };

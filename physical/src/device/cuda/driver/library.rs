@@ -27,7 +27,7 @@ type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 /// A driver that is loaded and recent enough for all calls.
 pub(crate) struct Driver {
     /// The function that cudarc calls by a newer name.
-    pub(in crate::device::cuda) elapsed: Elapsed,
+    pub(crate) elapsed: Elapsed,
 }
 
 /// Returns the driver, after its initialisation. The first call of cudarc comes after this one.
@@ -61,7 +61,7 @@ fn find() -> Result<Driver> {
 ///
 /// # Errors
 /// [`Error::System`] if the driver refuses.
-pub(in crate::device::cuda) fn version() -> Result<c_int> {
+pub(crate) fn version() -> Result<c_int> {
     let mut version = 0;
     // SAFETY: the place is there for one number.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };

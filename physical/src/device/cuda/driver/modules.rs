@@ -75,7 +75,7 @@ type Slot = Mutex<Option<Result<Arc<InDriver>>>>;
 
 /// Modules of a device by their addresses.
 #[derive(Default)]
-pub(in crate::device::cuda) struct Loaded(Mutex<HashMap<usize, Arc<Slot>>>);
+pub(crate) struct Loaded(Mutex<HashMap<usize, Arc<Slot>>>);
 
 impl Loaded {
     /// Returns true if a module is loaded, and its place is not locked.
@@ -104,7 +104,7 @@ impl Loaded {
     }
 
     /// Drops all modules, where the context is current and nothing runs.
-    pub(in crate::device::cuda) fn unload(&self) {
+    pub(crate) fn unload(&self) {
         for slot in lock(&self.0).drain().map(|(_, slot)| slot) {
             if let Some(Ok(loaded)) = lock(&slot).take() {
                 // SAFETY: the driver loaded it, and none of its kernels runs.
@@ -174,7 +174,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Loaded::module`].
-    pub(in crate::device::cuda) fn prepare(&self, program: &Program) -> Result<()> {
+    pub(crate) fn prepare(&self, program: &Program) -> Result<()> {
         self.prepare_module(program.module)?;
         program.then.iter().try_for_each(|program| self.prepare(program))
     }
@@ -195,11 +195,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Loaded::module`]; [`Error::Usage`] if the kernel has other parameters.
-    pub(in crate::device::cuda) fn function(
-        &self,
-        module: &'static Module,
-        launch: &Launch,
-    ) -> Result<FunctionHandle> {
+    pub(crate) fn function(&self, module: &'static Module, launch: &Launch) -> Result<FunctionHandle> {
         self.loaded.module(self, module)?.function(self, module, launch)
     }
 }

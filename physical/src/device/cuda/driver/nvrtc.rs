@@ -59,7 +59,7 @@ fn text(program: nvrtcProgram, size: SizeOf, text: TextOf) -> Option<String> {
 /// # Errors
 /// [`Error::Setup`] if NVRTC is missing; [`Error::Usage`] with the compiler's first line if the source does not
 /// compile.
-pub(in crate::device::cuda) fn compile(name: &str, source: &str, capability: (u32, u32)) -> Result<String> {
+pub(crate) fn compile(name: &str, source: &str, capability: (u32, u32)) -> Result<String> {
     check().map_err(|error| match error {
         Error::Setup { what, remedy } => Error::setup(format!("{name} is CUDA C++, but {what}"), remedy),
         other => other,

@@ -5,7 +5,7 @@
 use cudarc::driver::sys::CUresult;
 
 /// Remedy if the driver is missing or too old.
-pub(in crate::device::cuda) const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
+pub(crate) const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
 
 /// Errors after which nothing works on the device any more, in this process.
 const FINAL: [u32; 18] = [
@@ -45,12 +45,12 @@ pub(crate) fn is_final(status: CUresult) -> bool {
 }
 
 /// Returns true if the code does not suit this driver or GPU, so that a second attempt would fail, too.
-pub(in crate::device::cuda) fn is_of_code(status: CUresult) -> bool {
+pub(crate) fn is_of_code(status: CUresult) -> bool {
     OF_CODE.contains(&(status as u32))
 }
 
 /// Returns the remedy.
-pub(in crate::device::cuda) fn remedy(status: CUresult) -> &'static str {
+pub(crate) fn remedy(status: CUresult) -> &'static str {
     match status as u32 {
         2 => "use smaller buffers, or check for other programs on the GPU",
         3 => "use no CUDA in a process that was forked from one that does",

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(20);
 
 /// A recorded event of the driver; it is recorded once.
-pub(in crate::device::cuda) struct Recorded {
-    pub(in crate::device::cuda) handle: EventHandle,
+pub(crate) struct Recorded {
+    pub(crate) handle: EventHandle,
     /// Number of the event on its stream, from 1 on.
-    pub(in crate::device::cuda) number: u64,
-    pub(in crate::device::cuda) gpu: Arc<Gpu>,
+    pub(crate) number: u64,
+    pub(crate) gpu: Arc<Gpu>,
 }
 
 impl Drop for Recorded {
@@ -35,19 +35,19 @@ impl Drop for Recorded {
 }
 
 /// Knowledge about a stream at the point of an event, when that is recorded, and later.
-pub(in crate::device::cuda) struct Known {
+pub(crate) struct Known {
     /// Failure that the host has seen.
-    pub(in crate::device::cuda) failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
     /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
-    pub(in crate::device::cuda) snapshot: Option<Arc<Snapshot>>,
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
     /// Outcomes of watched work.
-    pub(in crate::device::cuda) doubts: Vec<Arc<Doubt>>,
+    pub(crate) doubts: Vec<Arc<Doubt>>,
     /// Number of times that the stream's failure was taken.
-    pub(in crate::device::cuda) takes: u64,
+    pub(crate) takes: u64,
 }
 
 /// A point in the work of a stream.
-pub(in crate::device::cuda) struct CudaEvent {
+pub(crate) struct CudaEvent {
     stream: Arc<CudaStream>,
     /// `None` if the driver could not record it: then it has happened, and carries that failure.
     recorded: Option<Arc<Recorded>>,
@@ -57,31 +57,27 @@ pub(in crate::device::cuda) struct CudaEvent {
 }
 
 impl CudaEvent {
-    pub(in crate::device::cuda) fn new(
-        stream: Arc<CudaStream>,
-        recorded: Option<Arc<Recorded>>,
-        known: Known,
-    ) -> Self {
+    pub(crate) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<Recorded>>, known: Known) -> Self {
         CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
     }
 
     /// Returns the driver's event, if any.
-    pub(in crate::device::cuda) fn recorded(&self) -> Option<&Arc<Recorded>> {
+    pub(crate) fn recorded(&self) -> Option<&Arc<Recorded>> {
         self.recorded.as_ref()
     }
 
     /// Returns the refusals of the stream's kernels, until the host has read them.
-    pub(in crate::device::cuda) fn unread(&self) -> Option<&Arc<Snapshot>> {
+    pub(crate) fn unread(&self) -> Option<&Arc<Snapshot>> {
         self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
     }
 
     /// Returns the outcomes of watched work before it.
-    pub(in crate::device::cuda) fn doubts(&self) -> &[Arc<Doubt>] {
+    pub(crate) fn doubts(&self) -> &[Arc<Doubt>] {
         &self.known.doubts
     }
 
     /// Returns the known failure.
-    pub(in crate::device::cuda) fn known_failure(&self) -> Option<Failure> {
+    pub(crate) fn known_failure(&self) -> Option<Failure> {
         let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
         let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
         let watched =
@@ -149,16 +145,16 @@ impl Event for CudaEvent {
 }
 
 /// A bell until it is rung.
-pub(in crate::device::cuda) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
+pub(crate) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
 
 impl Pending {
     /// Rings the bell, unless it has rung already.
-    pub(in crate::device::cuda) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let bell = lock(&self.0).take();
         bell.iter().for_each(|bell| bell.ring());
     }
 
-    pub(in crate::device::cuda) fn has_rung(&self) -> bool {
+    pub(crate) fn has_rung(&self) -> bool {
         lock(&self.0).is_none()
     }
 
@@ -166,7 +162,7 @@ impl Pending {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
-    pub(in crate::device::cuda) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: StreamHandle) -> Result<()> {
         /// Rings on a thread of the driver, where calls of the driver are not allowed.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.

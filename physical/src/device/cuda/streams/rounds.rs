@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(64);
 
 /// Things that a thread looks at.
-pub(in crate::device::cuda) struct Rounds<T> {
+pub(crate) struct Rounds<T> {
     list: Mutex<List<T>>,
     news: Condvar,
     end: Condvar,
@@ -37,7 +37,7 @@ impl<T> Default for Rounds<T> {
 
 impl<T> Rounds<T> {
     /// Looks at a thing until it is taken off.
-    pub(in crate::device::cuda) fn add(&self, thing: T) {
+    pub(crate) fn add(&self, thing: T) {
         let mut list = lock(&self.list);
         list.things.push(thing);
         if list.things.len() == 1 {
@@ -47,12 +47,12 @@ impl<T> Rounds<T> {
     }
 
     /// Returns true if there is nothing to look at.
-    pub(in crate::device::cuda) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         lock(&self.list).things.is_empty()
     }
 
     /// Looks soon.
-    pub(in crate::device::cuda) fn hurry(&self) {
+    pub(crate) fn hurry(&self) {
         self.look_soon(lock(&self.list));
     }
 
@@ -65,25 +65,25 @@ impl<T> Rounds<T> {
     }
 
     /// Takes things off, which are dropped while the list is free.
-    pub(in crate::device::cuda) fn take_off(&self, is_over: impl FnMut(&mut T) -> bool) {
+    pub(crate) fn take_off(&self, is_over: impl FnMut(&mut T) -> bool) {
         let gone: Vec<T> = lock(&self.list).things.extract_if(.., is_over).collect();
         drop(gone);
     }
 
     /// Ends the thread.
-    pub(in crate::device::cuda) fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.list).is_over = true;
         self.news.notify_one();
     }
 
     /// Waits until the thread has ended.
-    pub(in crate::device::cuda) fn wait_for_end(&self, at_most: Duration) {
+    pub(crate) fn wait_for_end(&self, at_most: Duration) {
         let list = lock(&self.list);
         drop(self.end.wait_timeout_while(list, at_most, |list| !list.has_ended));
     }
 
     /// Looks until the end, and sleeps while there is nothing to look at.
-    pub(in crate::device::cuda) fn run(&self, look: impl Fn()) {
+    pub(crate) fn run(&self, look: impl Fn()) {
         let mut list = lock(&self.list);
         while !list.is_over {
             if list.things.is_empty() {
@@ -108,7 +108,7 @@ impl<T> Rounds<T> {
 
 impl<T: Clone> Rounds<T> {
     /// Returns all things, to be looked at while the list is free.
-    pub(in crate::device::cuda) fn all(&self) -> Vec<T> {
+    pub(crate) fn all(&self) -> Vec<T> {
         lock(&self.list).things.clone()
     }
 }

@@ -34,14 +34,14 @@ const BYTES: usize = 1 << 20;
 type Held = Box<dyn Send>;
 
 /// A stream with its work in flight.
-pub(in crate::device::cuda) struct CudaStream {
-    pub(in crate::device::cuda) gpu: Arc<Gpu>,
-    pub(in crate::device::cuda) handle: StreamHandle,
+pub(crate) struct CudaStream {
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) handle: StreamHandle,
     /// Longest wait of the program for its work, in milliseconds.
-    pub(in crate::device::cuda) limit: AtomicU64,
+    pub(crate) limit: AtomicU64,
     tail: Mutex<Tail>,
     /// Outcomes of work that is enqueued and watched.
-    pub(in crate::device::cuda) doubts: Doubts,
+    pub(crate) doubts: Doubts,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
     /// Held by the thread that drops kept values, so that no other thread passes it.
@@ -49,7 +49,7 @@ pub(in crate::device::cuda) struct CudaStream {
 }
 
 /// The end of a stream, where work is enqueued.
-pub(in crate::device::cuda) struct Tail {
+pub(crate) struct Tail {
     /// Number of events that were recorded.
     recorded: u64,
     /// Things that are held, by the number of the event after their work.
@@ -66,20 +66,20 @@ pub(in crate::device::cuda) struct Tail {
     /// True if the sweeper has this stream.
     is_swept: bool,
     /// The first failure not taken yet, as far as the host knows.
-    pub(in crate::device::cuda) failure: Option<Failure>,
-    pub(in crate::device::cuda) refusals: Refusals,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) refusals: Refusals,
     /// Memory for the launches of one program after the other.
-    pub(in crate::device::cuda) scratch: Option<Room>,
+    pub(crate) scratch: Option<Room>,
 }
 
 impl Tail {
     /// Returns the number of the event that is recorded next.
-    pub(in crate::device::cuda) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.recorded + 1
     }
 
     /// Holds something until the work that was enqueued so far is done.
-    pub(in crate::device::cuda) fn hold(&mut self, held: impl Send + 'static) {
+    pub(crate) fn hold(&mut self, held: impl Send + 'static) {
         self.held.push_back((self.recorded + 1, Box::new(held)));
     }
 
@@ -95,7 +95,7 @@ impl CudaStream {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
-    pub(in crate::device::cuda) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
         let tail = Tail {
             recorded: 0,
             held: VecDeque::new(),
@@ -126,14 +126,14 @@ impl CudaStream {
         Ok(stream)
     }
 
-    pub(in crate::device::cuda) fn tail(&self) -> MutexGuard<'_, Tail> {
+    pub(crate) fn tail(&self) -> MutexGuard<'_, Tail> {
         lock(&self.tail)
     }
 
     /// Enqueues work on `held`, which is kept until the work is done. A failure to do so is a failure of the queue.
     ///
     /// `bytes` is the size of the host memory in `held`.
-    pub(in crate::device::cuda) fn enqueue<H: Send + 'static>(
+    pub(crate) fn enqueue<H: Send + 'static>(
         self: &Arc<Self>,
         held: H,
         bytes: usize,
@@ -155,7 +155,7 @@ impl CudaStream {
     ///
     /// # Errors
     /// That of the work, or of the device that is lost.
-    pub(in crate::device::cuda) fn try_enqueue<H: Send + 'static>(
+    pub(crate) fn try_enqueue<H: Send + 'static>(
         self: &Arc<Self>,
         held: H,
         bytes: usize,
@@ -184,7 +184,7 @@ impl CudaStream {
     }
 
     /// Records an event.
-    pub(in crate::device::cuda) fn record(self: &Arc<Self>) -> CudaEvent {
+    pub(crate) fn record(self: &Arc<Self>) -> CudaEvent {
         let mut tail = self.tail();
         let snapshot = self.snapshot(&mut tail);
         if snapshot.is_some() {
@@ -226,7 +226,7 @@ impl CudaStream {
     }
 
     /// Lets work that is enqueued from now on wait for an event of this device.
-    pub(in crate::device::cuda) fn wait_for(&self, event: &CudaEvent) {
+    pub(crate) fn wait_for(&self, event: &CudaEvent) {
         let Some(recorded) = event.recorded() else { return };
         let waits = self.gpu.enter().and_then(|_current| {
             // SAFETY: both handles are there; the driver notes which recording is meant before it returns.
@@ -241,7 +241,7 @@ impl CudaStream {
     /// Drops the values kept by the work before an event that has happened. After the return they are dropped, with
     /// two exceptions: this thread is doing so already, further up the stack, or they keep other libraries' memory,
     /// which goes soon.
-    pub(in crate::device::cuda) fn release(&self, number: u64) {
+    pub(crate) fn release(&self, number: u64) {
         thread_local! {
             static RELEASING: Cell<bool> = const { Cell::new(false) };
         }
@@ -290,7 +290,7 @@ impl CudaStream {
     }
 
     /// Lets the sweeper look at this stream until nothing is left on it.
-    pub(in crate::device::cuda) fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
+    pub(crate) fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
         if !std::mem::replace(&mut tail.is_swept, true) {
             let stream = Arc::clone(self);
             self.gpu.sweeper.add(stream);
@@ -298,7 +298,7 @@ impl CudaStream {
     }
 
     /// Lets an event ring a bell when it happens, by a callback of the driver or when the sweeper sees it.
-    pub(in crate::device::cuda) fn ring(self: &Arc<Self>, recorded: &Arc<Recorded>, pending: Arc<Pending>) {
+    pub(crate) fn ring(self: &Arc<Self>, recorded: &Arc<Recorded>, pending: Arc<Pending>) {
         let mut tail = self.tail();
         tail.bells.retain(|(_, pending)| !pending.has_rung());
         tail.bells.push((Arc::clone(recorded), Arc::clone(&pending)));

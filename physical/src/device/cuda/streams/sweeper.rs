@@ -38,7 +38,7 @@ extern "C" fn end_all() {
 }
 
 /// Stream with work in flight.
-pub(in crate::device::cuda) trait InFlight: Send + Sync {
+pub(crate) trait InFlight: Send + Sync {
     /// Drops the values of finished work, and rings the bells of events that have happened. Returns false if nothing
     /// is left, and the caller must take the stream off the sweeper's list.
     fn look(&self) -> bool;
@@ -56,7 +56,7 @@ enum Swept {
 
 /// Work in flight, and the threads that look at it.
 #[derive(Default)]
-pub(in crate::device::cuda) struct Sweeper {
+pub(crate) struct Sweeper {
     /// Everything, for the thread that calls the driver and drops.
     swept: Rounds<Swept>,
     /// Watched work, for the one that does not.
@@ -68,7 +68,7 @@ impl Sweeper {
     ///
     /// # Errors
     /// [`Error::System`] if there can be no further thread.
-    pub(in crate::device::cuda) fn start() -> Result<Arc<Self>> {
+    pub(crate) fn start() -> Result<Arc<Self>> {
         let sweeper = Arc::new(Sweeper::default());
         let run = |name: &str, run: fn(&Self)| {
             let own = Arc::clone(&sweeper);
@@ -87,7 +87,7 @@ impl Sweeper {
 
     /// Makes the end of the process wait until the threads have ended. Called after the driver has started, so that
     /// it runs before the driver's own exit handler: handlers run in reverse order.
-    pub(in crate::device::cuda) fn end_with_process(self: &Arc<Self>) {
+    pub(crate) fn end_with_process(self: &Arc<Self>) {
         static ONCE: Once = Once::new();
         // If the system takes no further function, the process ends as it would have.
         // SAFETY: the function takes nothing, and stays.
@@ -98,12 +98,12 @@ impl Sweeper {
     }
 
     /// Looks at a stream until there is nothing on it.
-    pub(in crate::device::cuda) fn add(&self, stream: Arc<dyn InFlight>) {
+    pub(crate) fn add(&self, stream: Arc<dyn InFlight>) {
         self.swept.add(Swept::Stream(stream));
     }
 
     /// Looks at watched work until its watch ends.
-    pub(in crate::device::cuda) fn watch(&self, watched: Watched) {
+    pub(crate) fn watch(&self, watched: Watched) {
         let watched = Arc::new(watched);
         // This thread first, which drops it last.
         self.swept.add(Swept::Watched(Arc::clone(&watched)));
@@ -111,18 +111,18 @@ impl Sweeper {
     }
 
     /// Looks soon.
-    pub(in crate::device::cuda) fn hurry(&self) {
+    pub(crate) fn hurry(&self) {
         self.swept.hurry();
     }
 
     /// Ends the threads.
-    pub(in crate::device::cuda) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.swept.end();
         self.watched.end();
     }
 
     /// Returns true if no work is in flight. This remains true while no thread can enqueue.
-    pub(in crate::device::cuda) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.swept.is_empty()
     }
 

@@ -35,7 +35,7 @@ const LATER: Duration = Duration::from_millis(1);
 
 /// Clock of a GPU: bases for the times of events, and unused events.
 #[derive(Default)]
-pub(in crate::device::cuda) struct GpuClock {
+pub(crate) struct GpuClock {
     bases: Mutex<Bases>,
     spare: Mutex<Vec<EventHandle>>,
 }
@@ -59,7 +59,7 @@ struct Base {
 
 impl GpuClock {
     /// Frees stream and events; the GPU's context must be current, and they must be unused.
-    pub(in crate::device::cuda) fn destroy(&self) {
+    pub(crate) fn destroy(&self) {
         let Bases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
         let spare = std::mem::take(&mut *lock(&self.spare));
         for event in all.iter().map(|base| base.event).chain(spare) {
@@ -137,13 +137,13 @@ impl GpuClock {
 
     /// Lets the next timestamp renew the base.
     #[cfg(test)]
-    pub(in crate::device::cuda) fn grow_old(&self) {
+    pub(crate) fn grow_old(&self) {
         lock(&self.bases).tried = None;
     }
 
     /// Returns the number of kept bases.
     #[cfg(test)]
-    pub(in crate::device::cuda) fn bases(&self) -> usize {
+    pub(crate) fn bases(&self) -> usize {
         lock(&self.bases).all.len()
     }
 
@@ -172,7 +172,7 @@ fn elapsed(gpu: &Gpu, from: EventHandle, to: EventHandle) -> Result<f32> {
 }
 
 /// A point in the work of a stream, possibly another library's.
-pub(in crate::device::cuda) struct CudaTimestamp {
+pub(crate) struct CudaTimestamp {
     gpu: Arc<Gpu>,
     event: EventHandle,
     base: Arc<Base>,
@@ -180,7 +180,7 @@ pub(in crate::device::cuda) struct CudaTimestamp {
 
 impl CudaTimestamp {
     /// Enqueues a timestamp. If the driver refuses, its time stays unknown: the measured work must not fail for it.
-    pub(in crate::device::cuda) fn record(gpu: &Arc<Gpu>, stream: StreamHandle) -> Arc<dyn Timestamp> {
+    pub(crate) fn record(gpu: &Arc<Gpu>, stream: StreamHandle) -> Arc<dyn Timestamp> {
         let recorded = Self::try_record(gpu, stream);
         recorded.map_or_else(
             |error| {
@@ -229,7 +229,7 @@ impl Drop for CudaTimestamp {
 }
 
 /// A point whose time stays unknown.
-pub(in crate::device::cuda) struct Unknown;
+pub(crate) struct Unknown;
 
 impl Timestamp for Unknown {
     fn has_passed(&self) -> bool {

@@ -26,7 +26,7 @@ pub(crate) trait Watch: Send + Sync {
 }
 
 /// Doubt about watched work.
-pub(in crate::device::cuda) struct Doubt {
+pub(crate) struct Doubt {
     /// Outcome, once it is known: the error, or `None` for success.
     outcome: OnceLock<Option<Error>>,
     watch: Weak<dyn Watch>,
@@ -42,12 +42,12 @@ impl Doubt {
     }
 
     /// Returns the error of work that has failed.
-    pub(in crate::device::cuda) fn error(&self) -> Option<&Error> {
+    pub(crate) fn error(&self) -> Option<&Error> {
         self.outcome.get().and_then(Option::as_ref)
     }
 
     /// Looks at the work unless the outcome is known. Returns true while it is unknown.
-    pub(in crate::device::cuda) fn look(&self) -> bool {
+    pub(crate) fn look(&self) -> bool {
         let watch = self.watch.upgrade().filter(|_| self.is_open());
         let looked = |watch: Arc<dyn Watch>| {
             watch.ask();
@@ -69,7 +69,7 @@ impl Doubt {
 
 /// Doubts of a stream: about its own work, and about work that it has waited for in order to read.
 #[derive(Default)]
-pub(in crate::device::cuda) struct Doubts(Mutex<List>);
+pub(crate) struct Doubts(Mutex<List>);
 
 #[derive(Default)]
 struct List {
@@ -96,7 +96,7 @@ impl Doubts {
     }
 
     /// Settles all open doubts about the stream's own work. Work enqueued later gets the error, too.
-    pub(in crate::device::cuda) fn fail(&self, error: &Error) {
+    pub(crate) fn fail(&self, error: &Error) {
         let mut list = lock(&self.0);
         let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
         if settled == 0 {
@@ -106,14 +106,14 @@ impl Doubts {
     }
 
     /// Returns those that an event has which is recorded now.
-    pub(in crate::device::cuda) fn now(&self) -> Vec<Arc<Doubt>> {
+    pub(crate) fn now(&self) -> Vec<Arc<Doubt>> {
         let mut list = lock(&self.0);
         list.retain(|doubt| !doubt.is_over());
         list.all().cloned().collect()
     }
 
     /// Takes over those of an event, for which the stream waits in order to read.
-    pub(in crate::device::cuda) fn take_over(&self, doubts: &[Arc<Doubt>]) {
+    pub(crate) fn take_over(&self, doubts: &[Arc<Doubt>]) {
         if doubts.is_empty() {
             return;
         }
@@ -127,7 +127,7 @@ impl Doubts {
     }
 
     /// Returns the first error of work that has failed, and forgets all such work.
-    pub(in crate::device::cuda) fn take_error(&self) -> Option<Error> {
+    pub(crate) fn take_error(&self) -> Option<Error> {
         let mut list = lock(&self.0);
         let first = list.all().find_map(|doubt| doubt.error().cloned());
         list.retain(|doubt| doubt.is_open());
@@ -145,7 +145,7 @@ impl Watch for Nothing {
 }
 
 /// Watched work in the sweeper's list.
-pub(in crate::device::cuda) struct Watched {
+pub(crate) struct Watched {
     watch: Arc<dyn Watch>,
     doubt: Arc<Doubt>,
     /// Keeps the device, whose sweeper looks.
@@ -154,22 +154,18 @@ pub(in crate::device::cuda) struct Watched {
 
 impl Watched {
     /// Takes up a watch for the last work of a stream, whose doubts these are.
-    pub(in crate::device::cuda) fn new(
-        watch: Arc<dyn Watch>,
-        doubts: &Doubts,
-        stream: Arc<dyn Send + Sync>,
-    ) -> Self {
+    pub(crate) fn new(watch: Arc<dyn Watch>, doubts: &Doubts, stream: Arc<dyn Send + Sync>) -> Self {
         let doubt = doubts.open(Arc::downgrade(&watch));
         Watched { watch, doubt, _stream: stream }
     }
 
     /// Looks once, and returns true while the work runs.
-    pub(in crate::device::cuda) fn look(&self) -> bool {
+    pub(crate) fn look(&self) -> bool {
         self.doubt.look_with(&*self.watch)
     }
 
     /// Queries the driver before a look.
-    pub(in crate::device::cuda) fn ask(&self) {
+    pub(crate) fn ask(&self) {
         self.watch.ask();
     }
 }

@@ -8,7 +8,7 @@ use super::set::Set;
 use crate::device::kernels::{Float, LANES, from_fn};
 
 /// Operations of an instruction set on 16 lanes.
-pub(in crate::device::kernels) trait Vectors: Set {
+pub(crate) trait Vectors: Set {
     /// 16 × u32.
     type Words: Copy;
     /// 16 × f32.

@@ -45,21 +45,21 @@ impl Sent {
 }
 
 /// Messages of one endpoint that lie ready for their receivers.
-pub(in crate::device_paths::ipc) struct Outbox {
+pub(crate) struct Outbox {
     messages: Vec<Sent>,
     /// Number of messages so far, by receiver.
     numbers: Vec<u32>,
 }
 
 /// Position of a message among all to its receiver, and in memory.
-pub(in crate::device_paths::ipc) struct Position {
-    pub(in crate::device_paths::ipc) number: u32,
-    pub(in crate::device_paths::ipc) notice: Notice,
+pub(crate) struct Position {
+    pub(crate) number: u32,
+    pub(crate) notice: Notice,
 }
 
 impl Outbox {
     /// Creates one for a rank among so many.
-    pub(in crate::device_paths::ipc) fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         Outbox { messages: Vec::new(), numbers: vec![0; ranks] }
     }
 
@@ -68,7 +68,7 @@ impl Outbox {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the view is not of this endpoint's GPU;
     /// [`Error::System`](crate::Error::System) if memory runs out, or the driver refuses.
-    pub(in crate::device_paths::ipc) fn put(
+    pub(crate) fn put(
         &mut self,
         reach: &Arc<Reach>,
         label: &Label,
@@ -93,7 +93,7 @@ impl Outbox {
     }
 
     /// Waits until all messages are taken, at most a few seconds, and keeps those that are not.
-    pub(in crate::device_paths::ipc) fn close(&mut self, reach: &Arc<Reach>) {
+    pub(crate) fn close(&mut self, reach: &Arc<Reach>) {
         let mut waited = Stopwatch::start();
         loop {
             self.messages.retain(|message| !message.is_taken(reach));
@@ -108,16 +108,16 @@ impl Outbox {
 }
 
 /// Lets go of messages of closed endpoints that were taken.
-pub(in crate::device_paths::ipc) fn clear_away() {
+pub(crate) fn clear_away() {
     let taken: Vec<_> = lock(&LEFT).extract_if(.., |(reach, message)| message.is_taken(reach)).collect();
     drop(taken);
 }
 
 /// A message that lies ready for this rank.
-pub(in crate::device_paths::ipc) struct Incoming {
-    pub(in crate::device_paths::ipc) from: usize,
-    pub(in crate::device_paths::ipc) bytes: usize,
-    pub(in crate::device_paths::ipc) position: Position,
+pub(crate) struct Incoming {
+    pub(crate) from: usize,
+    pub(crate) bytes: usize,
+    pub(crate) position: Position,
 }
 
 /// Lets a queue take a message, if anybody still wants it.
@@ -125,7 +125,7 @@ pub(in crate::device_paths::ipc) struct Incoming {
 /// # Errors
 /// [`Error::Usage`](crate::Error::Usage) if the message is gone; [`Error::System`](crate::Error::System) if the driver
 /// refuses.
-pub(in crate::device_paths::ipc) fn take(
+pub(crate) fn take(
     reach: &Arc<Reach>,
     label: Label,
     queue: &Queue,

@@ -72,7 +72,7 @@ impl Changes {
 
 impl Flows {
     /// Returns the time at which rates must be computed, if anything has changed.
-    pub(in crate::sim) fn share_at(&self) -> Option<Time> {
+    pub(crate) fn share_at(&self) -> Option<Time> {
         self.changes.due
     }
 

@@ -57,7 +57,7 @@ impl LinkShares {
 impl Flows {
     /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these and of
     /// the renewed flows, and the time when it is due.
-    pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
+    pub(crate) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
         self.round += 1;
         self.changes.begin(now);
         let cohort = self.new_cohort();

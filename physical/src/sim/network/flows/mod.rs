@@ -18,13 +18,13 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Number of a link, which leads one way.
-pub(in crate::sim) type LinkNumber = u32;
+pub(crate) type LinkNumber = u32;
 
 /// Number of a flow.
-pub(in crate::sim) type FlowNumber = u32;
+pub(crate) type FlowNumber = u32;
 
 /// Number of a cohort.
-pub(in crate::sim) type CohortNumber = u32;
+pub(crate) type CohortNumber = u32;
 
 /// Largest bandwidth of a link, in bytes per nanosecond: an infinite one cannot be shared.
 const LARGEST: f64 = 1e15;
@@ -37,14 +37,14 @@ const NONE: u32 = u32::MAX;
 
 /// Links from one place to another, in the order of the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::sim) struct FlowRoute {
+pub(crate) struct FlowRoute {
     first: u32,
     count: u32,
 }
 
 impl FlowRoute {
     /// Returns true if it has no link.
-    pub(in crate::sim) fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.count == 0
     }
 
@@ -120,7 +120,7 @@ struct Cohort {
 
 /// All flows of a network.
 #[derive(Debug, Default)]
-pub(in crate::sim) struct Flows {
+pub(crate) struct Flows {
     wires: Vec<Wire>,
     /// Links of all routes, one route after another.
     routes: Vec<LinkNumber>,
@@ -140,7 +140,7 @@ pub(in crate::sim) struct Flows {
 
 impl Flows {
     /// Adds a link of this bandwidth, in bytes per second.
-    pub(in crate::sim) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
+    pub(crate) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
         self.wires.push(Wire {
             capacity: (bandwidth / 1e9).min(LARGEST),
             flows: Vec::new(),
@@ -154,20 +154,20 @@ impl Flows {
     }
 
     /// Adds a route over links, each of which it passes once.
-    pub(in crate::sim) fn add_route(&mut self, links: impl IntoIterator<Item = LinkNumber>) -> FlowRoute {
+    pub(crate) fn add_route(&mut self, links: impl IntoIterator<Item = LinkNumber>) -> FlowRoute {
         let first = self.routes.len();
         self.routes.extend(links);
         FlowRoute { first: first as u32, count: (self.routes.len() - first) as u32 }
     }
 
     /// Changes the bandwidth of a link, in bytes per second. At zero, its bytes wait.
-    pub(in crate::sim) fn set_bandwidth(&mut self, now: Time, link: LinkNumber, bandwidth: f64) {
+    pub(crate) fn set_bandwidth(&mut self, now: Time, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = (bandwidth / 1e9).min(LARGEST);
         self.changes.add(now, 0.0, &[link]);
     }
 
     /// Begins a flow of this number of bytes on a route that has links.
-    pub(in crate::sim) fn begin(&mut self, now: Time, route: FlowRoute, bytes: usize) -> FlowNumber {
+    pub(crate) fn begin(&mut self, now: Time, route: FlowRoute, bytes: usize) -> FlowNumber {
         let flow = Flow {
             route,
             left: bytes as f64,
@@ -198,7 +198,7 @@ impl Flows {
     }
 
     /// Continues a finished flow with further bytes, so that no rate changes.
-    pub(in crate::sim) fn renew(&mut self, now: Time, number: FlowNumber, bytes: usize) {
+    pub(crate) fn renew(&mut self, now: Time, number: FlowNumber, bytes: usize) {
         let flow = &mut self.flows[number as usize];
         flow.left = bytes as f64;
         flow.since = now;
@@ -210,7 +210,7 @@ impl Flows {
     }
 
     /// Ends a flow before its bytes have left, or after.
-    pub(in crate::sim) fn end(&mut self, now: Time, number: FlowNumber) {
+    pub(crate) fn end(&mut self, now: Time, number: FlowNumber) {
         let flow = &mut self.flows[number as usize];
         if !std::mem::take(&mut flow.lives) {
             return;
@@ -233,7 +233,7 @@ impl Flows {
 
     /// Adds the finished flows of a cohort, if it is due, to `done`, in the order of their numbers; the caller must
     /// end or renew each. Returns the next time at which the cohort is due, if any.
-    pub(in crate::sim) fn finish(
+    pub(crate) fn finish(
         &mut self,
         now: Time,
         number: CohortNumber,

@@ -49,7 +49,7 @@ pub enum Flaw {
 
 impl Wires {
     /// Gives the wires a flaw for tests to find.
-    pub(in crate::sim) fn set_flaw(&mut self, flaw: Option<Flaw>) {
+    pub(crate) fn set_flaw(&mut self, flaw: Option<Flaw>) {
         self.flaw = flaw;
     }
 
@@ -60,17 +60,17 @@ impl Wires {
     }
 
     /// Keeps a log of all events from now on.
-    pub(in crate::sim) fn keep_log(&mut self) {
+    pub(crate) fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
 
     /// Takes the log; empty if none was kept.
-    pub(in crate::sim) fn take_log(&mut self) -> Vec<String> {
+    pub(crate) fn take_log(&mut self) -> Vec<String> {
         self.log.take().unwrap_or_default()
     }
 
     /// Adds a line to the log, if there is one.
-    pub(in crate::sim) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             let seconds = now / 1_000_000_000;
             log.push(format!("{seconds}.{:09} {}", now % 1_000_000_000, what()));
@@ -78,7 +78,7 @@ impl Wires {
     }
 
     /// Returns the ranks of a host.
-    pub(in crate::sim) fn ranks_of(&self, host: usize) -> Vec<usize> {
+    pub(crate) fn ranks_of(&self, host: usize) -> Vec<usize> {
         self.hosts[host].ranks.clone()
     }
 
@@ -94,7 +94,7 @@ impl Wires {
     }
 
     /// Blocks all messages between hosts.
-    pub(in crate::sim) fn cut(&mut self, now: Time, cut: Cut) {
+    pub(crate) fn cut(&mut self, now: Time, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
             if self.is_cut(line as LineNumber)
@@ -106,12 +106,7 @@ impl Wires {
     }
 
     /// Ends all cuts.
-    pub(in crate::sim) fn heal(
-        &mut self,
-        now: Time,
-        agenda: &mut Agenda<Happening>,
-        mut tell: impl FnMut(usize),
-    ) {
+    pub(crate) fn heal(&mut self, now: Time, agenda: &mut Agenda<Happening>, mut tell: impl FnMut(usize)) {
         self.cuts.clear();
         for line in 0..self.lines.len() {
             self.leave(now, line as LineNumber, agenda, &mut tell);
@@ -119,7 +114,7 @@ impl Wires {
     }
 
     /// Gives the links of a host a share of their bandwidth.
-    pub(in crate::sim) fn slow(&mut self, now: Time, host: usize, share: f64) {
+    pub(crate) fn slow(&mut self, now: Time, host: usize, share: f64) {
         for link in &self.hosts[host].links {
             let bandwidth = self.links[*link].bandwidth * share;
             self.flows.set_bandwidth(now, 2 * *link as LinkNumber, bandwidth);
@@ -128,13 +123,13 @@ impl Wires {
     }
 
     /// Blocks all further arrivals, except those on their way from a rank.
-    pub(in crate::sim) fn vanish(&mut self, rank: usize) {
+    pub(crate) fn vanish(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |_| true);
     }
 
     /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
-    pub(in crate::sim) fn bury(&mut self, rank: usize) {
+    pub(crate) fn bury(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |parcel| parcel.ticket.is_some());
     }
@@ -152,12 +147,12 @@ impl Wires {
     }
 
     /// Notifies `to` that nothing more comes from `from`.
-    pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
         self.send_as_system(at, from, to, 0, Content::End, agenda);
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(in crate::sim) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
         let Letter { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
         self.send_as_system(at, from, to, bytes, Content::Letter(letter), agenda);
@@ -179,7 +174,7 @@ impl Wires {
     }
 
     /// Returns true if `to` has been notified that nothing more comes from `from`.
-    pub(in crate::sim) fn is_closed(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn is_closed(&self, from: usize, to: usize) -> bool {
         self.closed.contains(&(from, to))
     }
 }

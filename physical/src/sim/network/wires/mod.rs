@@ -31,7 +31,7 @@ type LineNumber = u32;
 
 /// Something that happens to messages.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sim) enum MessageEvent {
+pub(crate) enum MessageEvent {
     /// The time to send a message of a line.
     Depart(LineNumber),
     /// Flows of a cohort may have ended.
@@ -72,7 +72,7 @@ struct Connection {
 }
 
 /// All messages of a simulated cluster.
-pub(in crate::sim) struct Wires {
+pub(crate) struct Wires {
     flows: Flows,
     routes: Routes,
     links: Vec<LinkSpec>,
@@ -95,7 +95,7 @@ pub(in crate::sim) struct Wires {
     /// Ranks that have died.
     dead: HashSet<usize>,
     /// Letters that have arrived over sockets.
-    pub(in crate::sim) letters: Vec<Letter>,
+    pub(crate) letters: Vec<Letter>,
     flaw: Option<Flaw>,
     /// Number of messages of endpoints that have arrived.
     delivered: u64,
@@ -107,7 +107,7 @@ pub(in crate::sim) struct Wires {
 }
 
 impl Wires {
-    pub(in crate::sim) fn new(cluster: &Cluster, seed: u64) -> Self {
+    pub(crate) fn new(cluster: &Cluster, seed: u64) -> Self {
         let mut flows = Flows::default();
         let links: Vec<LinkSpec> = cluster.links().copied().collect();
         for link in &links {
@@ -141,19 +141,19 @@ impl Wires {
     }
 
     /// Returns the mailbox of a rank on a channel.
-    pub(in crate::sim) fn open(&mut self, channel: u16, rank: usize) -> BoxNumber {
+    pub(crate) fn open(&mut self, channel: u16, rank: usize) -> BoxNumber {
         let number = self.mailboxes.number(channel, rank);
         self.from.resize_with(self.mailboxes.len(), Vec::new);
         number
     }
 
     /// Returns the content of a mailbox.
-    pub(in crate::sim) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
+    pub(crate) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
         self.mailboxes.get(number)
     }
 
     /// Returns true if a message of `from` is still on its way to this mailbox, or waits to leave.
-    pub(in crate::sim) fn is_awaited(&self, mailbox: BoxNumber, from: usize) -> bool {
+    pub(crate) fn is_awaited(&self, mailbox: BoxNumber, from: usize) -> bool {
         let to = self.mailboxes.rank(mailbox);
         let line = self.find(self.mailboxes.of_peer(mailbox, from), to);
         line.is_ok_and(|line| {
@@ -163,17 +163,17 @@ impl Wires {
     }
 
     /// Returns the time at which [`Wires::share`] must be called, if anything has changed.
-    pub(in crate::sim) fn share_at(&self) -> Option<Time> {
+    pub(crate) fn share_at(&self) -> Option<Time> {
         self.flows.share_at()
     }
 
     /// Shares the links among the flows anew.
-    pub(in crate::sim) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
         self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
     /// Takes a message from a mailbox to a rank that leaves at a time, and enters it in the agenda.
-    pub(in crate::sim) fn send(
+    pub(crate) fn send(
         &mut self,
         at: Time,
         from: BoxNumber,
@@ -190,7 +190,7 @@ impl Wires {
     }
 
     /// Executes an event; calls `tell` with each rank that has to check something.
-    pub(in crate::sim) fn happen(
+    pub(crate) fn happen(
         &mut self,
         now: Time,
         event: MessageEvent,
@@ -256,7 +256,7 @@ impl Wires {
     }
 
     /// Cancels the send that has this ticket: a message that has not left yet never arrives.
-    pub(in crate::sim) fn cancel(&mut self, mailbox: BoxNumber, ticket: Ticket) {
+    pub(crate) fn cancel(&mut self, mailbox: BoxNumber, ticket: Ticket) {
         self.mailboxes.get(mailbox).cancel(ticket);
         for (_, line) in &self.from[mailbox] {
             let Connection { waiting, due, .. } = &self.lines[*line as usize];
@@ -335,7 +335,7 @@ impl Wires {
     }
 
     /// Returns the number of departures and arrivals so far, and a hash of all of them.
-    pub(in crate::sim) fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.events, self.fingerprint)
     }
 
