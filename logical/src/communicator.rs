@@ -361,7 +361,7 @@ impl Communicator {
         if !self.shared.group.is_world() {
             return Ok(None);
         }
-        self.endpoint().attach(queue, self.deadline())
+        self.endpoint().devices().map_or(Ok(None), |devices| devices.attach(queue, self.deadline()))
     }
 
     /// Returns a zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on

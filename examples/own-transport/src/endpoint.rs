@@ -81,10 +81,6 @@ impl Transport for Endpoint {
         self.rank
     }
 
-    fn size(&self) -> usize {
-        self.peers.len()
-    }
-
     fn health(&self) -> &Arc<Health> {
         &self.health
     }

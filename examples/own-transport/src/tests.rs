@@ -7,6 +7,7 @@ use hexagram::physical::health::Health;
 use hexagram::physical::memory::{ReadView, WriteView};
 use hexagram::physical::tag::Tag;
 use hexagram::physical::testing::{spawn as spawn_worlds, spawn_as, transport as testing_transport};
+use hexagram::physical::transport::native::Collectives;
 use hexagram::physical::transport::{
     Backend, Bell, Fabric, Got, Label, Land, Membership, Prepared, Site, Source, Ticket, Traffic, Transport,
     TransportKind, register,
@@ -46,7 +47,7 @@ enum Defect {
     /// Messages claim more bytes than the buffer holds.
     TooManyBytes,
     /// Operations claim to wait for a rank that does not exist.
-    WaitsForNobody,
+    NoSuchPeer,
 }
 
 impl Backend for Defect {
@@ -128,10 +129,6 @@ impl Transport for End {
         self.inner.rank()
     }
 
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
     fn health(&self) -> &Arc<Health> {
         self.inner.health()
     }
@@ -185,8 +182,23 @@ impl Transport for End {
         self.inner.moved(ticket)
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        if self.defect == Some(Defect::WaitsForNobody) { vec![7] } else { self.inner.missing(ticket) }
+    fn native(&self) -> Option<&dyn Collectives> {
+        (self.defect == Some(Defect::NoSuchPeer)).then_some(self as &dyn Collectives)
+    }
+}
+
+/// Collectives that are never offered, and wait for a rank that does not exist.
+impl Collectives for End {
+    fn offers(&self, _: &Label, _: &[usize], _: Option<&ReadView>, _: &WriteView) -> bool {
+        false
+    }
+
+    fn post(&self, _: Label, _: &Arc<[usize]>, _: Option<ReadView>, _: WriteView) -> Ticket {
+        unreachable!("nothing is offered")
+    }
+
+    fn missing(&self, _: Ticket) -> Vec<usize> {
+        vec![7]
     }
 }
 
@@ -263,7 +275,7 @@ fn an_outcome_that_cannot_be_is_the_transports_fault() {
     let kind = register("too-many-bytes", Defect::TooManyBytes).unwrap();
     let errors = testing::spawn(kind, 2, |comm| Ok(clocks(&comm).unwrap_err())).unwrap();
     assert_is_the_transports(&errors, "of rank 0, among 2 ranks and room for");
-    let kind = register("waits-for-nobody", Defect::WaitsForNobody).unwrap();
+    let kind = register("no-such-peer", Defect::NoSuchPeer).unwrap();
     let errors = spawn_worlds(kind, 2, |world| {
         let end = testing_transport::End::new(world);
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F32, 1);

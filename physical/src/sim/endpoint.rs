@@ -8,6 +8,7 @@ use super::schedule::Simulator;
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
+use crate::transport::devices::Devices;
 use crate::transport::matching::{Early, Match, Posted};
 use crate::transport::{
     Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
@@ -111,10 +112,6 @@ impl Transport for SimEndpoint {
         self.rank
     }
 
-    fn size(&self) -> usize {
-        self.health.peers().len()
-    }
-
     fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -200,7 +197,10 @@ impl Transport for SimEndpoint {
         self.operations.borrow_mut().take_ready(rings, ready)
     }
 
-    fn takes_devices(&self) -> bool {
-        true
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(self)
     }
 }
+
+/// Simulated memory has no path between devices to negotiate.
+impl Devices for SimEndpoint {}

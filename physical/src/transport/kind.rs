@@ -72,7 +72,7 @@ impl TransportKind {
 
     /// Returns true if threads may use an endpoint of this transport in turns: it keeps no reference in a
     /// thread-local, no guard, and no thread id. The `unsafe` code of the executor relies on it. A path between
-    /// devices, of an endpoint that was [attached](crate::Transport::attach), does keep such a reference.
+    /// devices, of an endpoint that was [attached](crate::transport::devices::Devices::attach), does keep such a reference.
     pub fn may_change_threads(self) -> bool {
         Self::ALL.contains(&self)
     }

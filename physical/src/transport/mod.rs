@@ -6,6 +6,7 @@
 //! transfer never accesses freed memory, even if the caller leaks its futures.
 
 mod backend;
+pub mod devices;
 pub mod fingerprint;
 mod kind;
 pub(crate) mod matching;
@@ -30,12 +31,13 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime::Park;
 pub use crate::waiting::doorbell::Bell;
 pub use backend::{Backend, Fabric, Introduction, Prepared, Sharing, Site};
+use devices::Devices;
 pub use kind::TransportKind;
 pub use matching::{Early, Match, Matcher, Posted};
 pub use membership::Membership;
 pub use message::{Got, Label, Land, Source};
 use native::Collectives;
-pub use pages::SharedPages;
+pub use pages::{SharedMemory, SharedPages};
 pub use registry::register;
 pub(crate) use registry::registered;
 use std::sync::Arc;
@@ -87,7 +89,9 @@ pub trait Transport {
     fn rank(&self) -> usize;
 
     /// Returns the number of ranks.
-    fn size(&self) -> usize;
+    fn size(&self) -> usize {
+        self.health().peers().len()
+    }
 
     /// Returns the known state of the other ranks.
     fn health(&self) -> &Arc<Health>;
@@ -129,47 +133,15 @@ pub trait Transport {
         None
     }
 
-    /// Returns true if the device of this rank has not finished its contribution to the operation of this label.
-    fn is_at_work(&self, _label: &Label) -> bool {
-        false
+    /// Returns what this endpoint does with device memory, if it sends from and receives into device memory itself.
+    /// For all other transports, which see host memory only, device memory travels through the host.
+    fn devices(&self) -> Option<&dyn Devices> {
+        None
     }
 
-    /// Returns the ranks for which a pending native collective still waits; empty for sends and receives.
-    fn missing(&self, _ticket: Ticket) -> Vec<usize> {
-        Vec::new()
-    }
-
-    /// Returns true if a pending native collective has not begun, because it is behind others of this endpoint.
-    fn is_queued(&self, _ticket: Ticket) -> bool {
-        false
-    }
-
-    /// Returns true if all ranks share memory of the host, so that [`Transport::share_pages`] gives them some.
-    fn shares_memory(&self) -> bool {
-        false
-    }
-
-    /// Returns a page of each rank, zeroed, which all ranks of the endpoint read and write, those of other processes,
-    /// too; `None` if they share no memory. All ranks call this once, at the same point; it waits for them at most
-    /// `limit`.
-    ///
-    /// # Errors
-    /// [`Error::System`] if memory runs out, or a peer does not do the same.
-    fn share_pages(&self, _limit: Duration) -> Result<Option<SharedPages>> {
-        Ok(None)
-    }
-
-    /// Negotiates how device memory travels between ranks. Every rank passes one of its queues; the host queue is
-    /// allowed. A collective call, which waits for the others at most `limit`. Returns the path between the devices;
-    /// `None` if memory travels through the host. The choice is final once any rank has passed a device queue.
-    ///
-    /// The endpoint around every transport does this; a transport itself sees nothing but host memory.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for a queue of a different device than the first time; [`Error::Setup`] if
-    /// `HEXAGRAM_DEVICE_PATH` names an impossible path; failures of the others.
-    fn attach(&self, _queue: &Queue, _limit: Duration) -> Result<Option<TransportKind>> {
-        Ok(None)
+    /// Returns the memory of the host that all ranks share, if they share any.
+    fn shared_memory(&self) -> Option<&dyn SharedMemory> {
+        None
     }
 
     /// Adds to `ready` the numbers ([`drive::numbered`](crate::waiting::drive::numbered)) of the futures whose operations have
@@ -177,12 +149,6 @@ pub trait Transport {
     /// default reports none.
     fn take_ready(&self, ready: &mut Vec<usize>) -> bool {
         let _ = ready;
-        false
-    }
-
-    /// Returns true if it sends from and receives into device memory itself. For all other transports, which see host
-    /// memory only, device memory travels through the host.
-    fn takes_devices(&self) -> bool {
         false
     }
 

@@ -153,6 +153,16 @@ pub trait Collectives {
         input: Option<ReadView>,
         output: WriteView,
     ) -> Ticket;
+
+    /// Returns the ranks for which a pending collective still waits; empty for the tickets of sends and receives.
+    fn missing(&self, _ticket: Ticket) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Returns true if a pending collective has not begun, because it is behind others of this endpoint.
+    fn is_queued(&self, _ticket: Ticket) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

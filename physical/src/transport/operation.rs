@@ -144,7 +144,7 @@ impl<'a> Operation<'a> {
         let health = transport.health();
         let (one, many);
         let missing: &[usize] = match self.peer {
-            _ if transport.is_at_work(&self.label) => {
+            _ if transport.devices().is_some_and(|devices| devices.is_at_work(&self.label)) => {
                 one = [transport.rank()];
                 &one
             }
@@ -153,7 +153,8 @@ impl<'a> Operation<'a> {
                 &one
             }
             Source::Any => {
-                many = self.ticket.map(|ticket| transport.missing(ticket)).unwrap_or_default();
+                let collective = transport.native().zip(self.ticket);
+                many = collective.map(|(native, ticket)| native.missing(ticket)).unwrap_or_default();
                 &many
             }
         };
@@ -225,7 +226,11 @@ impl<'a> Operation<'a> {
 
     /// Returns true if this waits for other operations of its endpoint, whose notices tell for whom they wait.
     fn is_queued(&self) -> bool {
-        self.ticket.is_some_and(|ticket| self.terms.transport.is_queued(ticket))
+        self.terms
+            .transport
+            .native()
+            .zip(self.ticket)
+            .is_some_and(|(native, ticket)| native.is_queued(ticket))
     }
 
     /// Returns the time in which nothing has moved.

@@ -1,9 +1,11 @@
 //! Pages of host memory that all ranks of an endpoint read and write, for words with which devices wait for each
 //! other.
 
+use crate::error::Result;
 use crate::memory::Keeper;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// Bytes of a page, and its alignment.
 pub(crate) const PAGE: usize = 4096;
@@ -15,6 +17,16 @@ pub struct SharedPages {
     pub(crate) pages: Vec<NonNull<u8>>,
     /// Owner of the memory.
     pub(crate) keeper: Keeper,
+}
+
+/// Endpoint whose ranks share memory of the host.
+pub trait SharedMemory {
+    /// Returns a page of each rank, zeroed, which all ranks of the endpoint read and write, also those of other
+    /// processes. All ranks call this once, at the same point; it waits for them at most `limit`.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if memory runs out, or a peer does not do the same.
+    fn share_pages(&self, limit: Duration) -> Result<SharedPages>;
 }
 
 /// A zeroed page of the heap, for ranks that are threads.

@@ -233,9 +233,9 @@ impl World {
             let what = format!("channel {channel} is open already on rank {}", self.rank());
             return Err(Error::usage(what, "open each channel once, and keep its endpoint"));
         }
-        let opened = self.0.fabric.open(channel, &ranks).map(|endpoint| match endpoint.takes_devices() {
-            true => endpoint,
-            false => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
+        let opened = self.0.fabric.open(channel, &ranks).map(|endpoint| match endpoint.devices() {
+            Some(_) => endpoint,
+            None => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
         });
         opened.map_err(|error| {
             self.0.channels.note_failed(channel);

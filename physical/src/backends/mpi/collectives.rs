@@ -372,4 +372,9 @@ impl native::Collectives for MpiEndpoint {
         }
         ticket
     }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let state = self.state.borrow();
+        state.collectives.missing(ticket, &state.gone)
+    }
 }

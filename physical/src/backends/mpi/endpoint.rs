@@ -50,7 +50,7 @@ pub(super) struct MpiState {
     /// Tag of the next large message.
     next_tag: c_int,
     /// True for peers that have closed their endpoint.
-    gone: Vec<bool>,
+    pub(super) gone: Vec<bool>,
     /// Reason why MPI delivers no messages any more.
     broken: Option<String>,
 }
@@ -332,10 +332,6 @@ impl Transport for MpiEndpoint {
         self.rank
     }
 
-    fn size(&self) -> usize {
-        self.size
-    }
-
     fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -436,11 +432,6 @@ impl Transport for MpiEndpoint {
 
     fn native(&self) -> Option<&dyn native::Collectives> {
         Some(self)
-    }
-
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        let state = self.state.borrow();
-        state.collectives.missing(ticket, &state.gone)
     }
 }
 

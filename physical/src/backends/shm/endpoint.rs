@@ -21,7 +21,7 @@ use crate::transport::native::AtOnce;
 use crate::transport::pages::PAGE;
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, Label, Land, SharedPages, Source, Ticket, Transport, TransportKind, native,
+    Bell, Got, Label, Land, SharedMemory, SharedPages, Source, Ticket, Transport, TransportKind, native,
 };
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -85,7 +85,7 @@ pub(super) struct ShmEndpoint {
     sockets: RegistrationSockets,
 }
 
-/// Number of the registration of [`Transport::share_pages`], which no buffer has.
+/// Number of the registration of [`SharedMemory::share_pages`], which no buffer has.
 const PAGES: u32 = u32::MAX;
 
 /// Bit that is set in the tickets of native operations, to distinguish them from those of messages.
@@ -172,6 +172,28 @@ impl native::Collectives for ShmEndpoint {
     fn post(&self, label: Label, _: &Arc<[usize]>, input: Option<ReadView>, output: WriteView) -> Ticket {
         mark_native(self.native.borrow_mut().post(label, input, output))
     }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        unmark_native(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
+    }
+}
+
+impl SharedMemory for ShmEndpoint {
+    fn share_pages(&self, limit: Duration) -> Result<SharedPages> {
+        let (mine, file) = Region::create(PAGE)?;
+        let theirs = self.sockets.exchange_regions(PAGES, PAGE, Some(&file), limit);
+        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let theirs = theirs.ok_or_else(|| {
+            Error::setup(
+                "another rank registers no memory here",
+                "make the same calls in the same order on all ranks",
+            )
+        })?;
+        let of = |region: Option<Arc<Region>>| region.unwrap_or_else(|| Arc::clone(&mine));
+        let keeper: Vec<Arc<Region>> = theirs.into_iter().map(of).collect();
+        let pages: Vec<_> = keeper.iter().filter_map(|region| NonNull::new(region.pointer())).collect();
+        Ok(SharedPages { pages, keeper: Arc::new(keeper) })
+    }
 }
 
 impl Transport for ShmEndpoint {
@@ -181,10 +203,6 @@ impl Transport for ShmEndpoint {
 
     fn rank(&self) -> usize {
         self.stream.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.stream.size()
     }
 
     fn health(&self) -> &Arc<Health> {
@@ -246,23 +264,8 @@ impl Transport for ShmEndpoint {
         Some(self)
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        unmark_native(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
-    }
-
-    fn shares_memory(&self) -> bool {
-        true
-    }
-
-    fn share_pages(&self, limit: Duration) -> Result<Option<SharedPages>> {
-        let (mine, file) = Region::create(PAGE)?;
-        let theirs = self.sockets.exchange_regions(PAGES, PAGE, Some(&file), limit);
-        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
-        let Some(theirs) = theirs else { return Ok(None) };
-        let of = |region: Option<Arc<Region>>| region.unwrap_or_else(|| Arc::clone(&mine));
-        let keeper: Vec<Arc<Region>> = theirs.into_iter().map(of).collect();
-        let pages: Vec<_> = keeper.iter().filter_map(|region| NonNull::new(region.pointer())).collect();
-        Ok(Some(SharedPages { pages, keeper: Arc::new(keeper) }))
+    fn shared_memory(&self) -> Option<&dyn SharedMemory> {
+        Some(self)
     }
 
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {

@@ -30,7 +30,6 @@ const TURNS: usize = 16;
 pub(crate) struct Identity {
     pub(crate) kind: TransportKind,
     pub(crate) rank: usize,
-    pub(crate) size: usize,
     /// Ranks with which it is connected.
     pub(crate) peers: Vec<usize>,
     pub(crate) health: Arc<Health>,
@@ -50,7 +49,6 @@ impl Identity {
         Identity {
             kind,
             rank: member.rank,
-            size: member.size(),
             peers: ranks.iter().copied().filter(|peer| *peer != member.rank).collect(),
             health: Arc::clone(&member.health),
             traffic: Arc::clone(&member.traffic),
@@ -330,10 +328,6 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
 
     fn rank(&self) -> usize {
         self.identity.rank
-    }
-
-    fn size(&self) -> usize {
-        self.identity.size
     }
 
     fn health(&self) -> &Arc<Health> {

@@ -7,7 +7,8 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, SharedPages, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, Got, HEADER_BYTES, Label, Land, SharedMemory, SharedPages, Source, Tally, Ticket, Transport,
+    TransportKind,
 };
 use crate::waiting::patience::crowded;
 use std::cell::RefCell;
@@ -112,10 +113,6 @@ impl Transport for ThreadEndpoint {
         self.rank
     }
 
-    fn size(&self) -> usize {
-        self.mailboxes.len()
-    }
-
     fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -182,16 +179,6 @@ impl Transport for ThreadEndpoint {
         self.mailboxes[self.rank].park(at_most);
     }
 
-    fn shares_memory(&self) -> bool {
-        true
-    }
-
-    fn share_pages(&self, _limit: Duration) -> Result<Option<SharedPages>> {
-        let keeper: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.page()).collect();
-        let pages = keeper.iter().map(|page| page.address()).collect();
-        Ok(Some(SharedPages { pages, keeper: Arc::new(keeper) }))
-    }
-
     fn ended(&self, peer: usize) -> Option<String> {
         // A message put before leaving was put before `left` was set, so one more look finds it.
         let ended = self.health.has_left(peer) && !self.progress();
@@ -201,5 +188,17 @@ impl Transport for ThreadEndpoint {
     fn moved(&self, _: Ticket) -> u64 {
         // A message is copied in one go, and its operation is done.
         0
+    }
+
+    fn shared_memory(&self) -> Option<&dyn SharedMemory> {
+        Some(self)
+    }
+}
+
+impl SharedMemory for ThreadEndpoint {
+    fn share_pages(&self, _limit: Duration) -> Result<SharedPages> {
+        let keeper: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.page()).collect();
+        let pages = keeper.iter().map(|page| page.address()).collect();
+        Ok(SharedPages { pages, keeper: Arc::new(keeper) })
     }
 }

@@ -174,7 +174,7 @@ impl Queue {
 
     /// Sets the longest time that the program waits for the work of the queue, here and in accesses to elements.
     /// Initially that of `HEXAGRAM_DEADLINE`, or 300 s; the operation deadline once a communicator has [memory on the
-    /// queue](crate::transport::Transport::attach).
+    /// queue](crate::transport::devices::Devices::attach).
     pub fn set_limit(&self, limit: Duration) {
         self.0.iter().for_each(|queue| queue.set_limit(limit));
     }

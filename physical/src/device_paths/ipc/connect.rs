@@ -26,8 +26,8 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         let what = format!("ranks share no memory over {}", site.transport.kind());
         Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging")
     };
-    let pages = site.transport.share_pages(site.limit)?;
-    let (cuda, pages) = CudaQueue::of(site.queue).zip(pages).ok_or_else(nothing)?;
+    let pages = site.transport.shared_memory().ok_or_else(nothing)?.share_pages(site.limit)?;
+    let cuda = CudaQueue::of(site.queue).ok_or_else(nothing)?;
     let own = &site.identities[rank];
     let are_here: Vec<bool> = site.identities.iter().map(|other| other.process == own.process).collect();
     let others = site.identities.iter().zip(&are_here).filter(|(_, is_here)| **is_here);

@@ -284,16 +284,6 @@ impl DevicePath for IpcEndpoint {
         come.unwrap_or_else(|| state.tickets.moved(ticket))
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        let state = self.state.borrow();
-        let running = state.running.iter().find(|operation| operation.ticket == ticket);
-        let missing = |operation: &Running| match &operation.attendance {
-            Some(turn) => turn.joined.missing(),
-            None => operation.agreement.missing(),
-        };
-        running.map_or_else(Vec::new, missing)
-    }
-
     fn native(&self) -> &dyn Collectives {
         self
     }
@@ -319,6 +309,16 @@ impl Collectives for IpcEndpoint {
         let payload = native::payload(&label.fingerprint, self.transport.size(), self.transport.rank());
         self.tally.carried(payload);
         self.open(|state, ticket| self.begin(state, ticket, label, input, output))
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let state = self.state.borrow();
+        let running = state.running.iter().find(|operation| operation.ticket == ticket);
+        let missing = |operation: &Running| match &operation.attendance {
+            Some(turn) => turn.joined.missing(),
+            None => operation.agreement.missing(),
+        };
+        running.map_or_else(Vec::new, missing)
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -
         let queue = gpu.queue().unwrap();
         let open = |channel| {
             let end = world.open(channel).unwrap();
-            assert_eq!(end.attach(&queue, LONG).unwrap(), Some(path));
+            assert_eq!(end.devices().unwrap().attach(&queue, LONG).unwrap(), Some(path));
             end
         };
         let ends = vec![open(0), open(1)];

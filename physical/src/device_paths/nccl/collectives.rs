@@ -101,4 +101,16 @@ impl Collectives for NcclPath {
     ) -> Ticket {
         self.open(|ticket| self.begin(ticket, label, members, (input, output)))
     }
+
+    /// Returns the rank for which the first collective of the queue waits, as those behind it wait for that one.
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let state = self.state.borrow();
+        let is_in_queue = state.queue.iter().any(|operation| operation.ticket == ticket);
+        let first = state.queue.front().filter(|_| is_in_queue);
+        first.and_then(NcclOperation::awaited).into_iter().collect()
+    }
+
+    fn is_queued(&self, ticket: Ticket) -> bool {
+        self.state.borrow().queue.iter().skip(1).any(|operation| operation.ticket == ticket)
+    }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(super) struct NcclState {
     pub(super) tickets: Tickets,
     /// Collectives that are not on the stream, in the order of their calls.
-    queue: VecDeque<NcclOperation>,
+    pub(super) queue: VecDeque<NcclOperation>,
     /// Collectives on the stream, of which mail has not left.
     enqueued: Vec<NcclOperation>,
     /// Communicators of split groups.
@@ -179,18 +179,6 @@ impl DevicePath for NcclPath {
 
     fn moved(&self, ticket: Ticket) -> u64 {
         self.state.borrow_mut().tickets.moved(ticket)
-    }
-
-    /// Returns the rank for which the first collective of the queue waits, as those behind it wait for that one.
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        let state = self.state.borrow();
-        let is_in_queue = state.queue.iter().any(|operation| operation.ticket == ticket);
-        let first = state.queue.front().filter(|_| is_in_queue);
-        first.and_then(NcclOperation::awaited).into_iter().collect()
-    }
-
-    fn is_queued(&self, ticket: Ticket) -> bool {
-        self.state.borrow().queue.iter().skip(1).any(|operation| operation.ticket == ticket)
     }
 
     fn native(&self) -> &dyn Collectives {

@@ -61,14 +61,6 @@ pub(crate) trait DevicePath {
     /// Returns the bytes of a pending operation that have moved so far.
     fn moved(&self, ticket: Ticket) -> u64;
 
-    /// Returns the ranks for which a pending operation waits, if it is a collective.
-    fn missing(&self, ticket: Ticket) -> Vec<usize>;
-
-    /// Returns true if a pending collective is behind others: see [`Transport::is_queued`].
-    fn is_queued(&self, _ticket: Ticket) -> bool {
-        false
-    }
-
     /// Returns the collectives for views of devices. What it offers depends only on what is equal on all ranks.
     fn native(&self) -> &dyn Collectives;
 

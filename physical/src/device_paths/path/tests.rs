@@ -89,10 +89,6 @@ impl DevicePath for Carrier {
         self.transport.moved(ticket)
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        self.transport.missing(ticket)
-    }
-
     fn native(&self) -> &dyn Collectives {
         self
     }
@@ -141,6 +137,10 @@ impl Collectives for Carrier {
         let input = input.map(|input| if input.is_on_host() { input } else { down(&input) });
         let ticket = native.post(label, members, input, copy.write_all().unwrap());
         self.arrive(ticket, output, copy, None)
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        self.transport.native().unwrap().missing(ticket)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime;
+use crate::transport::devices::Devices;
 use crate::transport::native::{AtOnce, Collectives};
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
 use staged::{Staged, Table, Turn};
@@ -171,10 +172,6 @@ impl Transport for Staging {
         self.transport.rank()
     }
 
-    fn size(&self) -> usize {
-        self.transport.size()
-    }
-
     fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -264,28 +261,26 @@ impl Transport for Staging {
         has_some.then_some(self as &dyn Collectives)
     }
 
-    fn is_at_work(&self, label: &Label) -> bool {
-        self.copying.get() > 0 && self.table.borrow().is_copying(label)
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(self)
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.missing(ticket),
-            Owner::Path(path, ticket) => path.missing(ticket),
-            Owner::Staged(ticket) => {
-                let posted = self.table.borrow().posted(ticket);
-                posted.map(|posted| self.transport.missing(posted)).unwrap_or_default()
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        match self.path().filter(|_| !queue.is_host()) {
+            Some(path) => path.register(queue, dtype, len, limit),
+            None => {
+                let buffer = self.transport.register(queue, dtype, len, limit)?;
+                if !queue.is_host() {
+                    // A queue keeps returned memory: expensive memory is then available when messages are staged.
+                    drop(queue.host_memory(dtype, len)?);
+                }
+                Ok(buffer)
             }
         }
     }
+}
 
-    fn is_queued(&self, ticket: Ticket) -> bool {
-        match self.owner(ticket) {
-            Owner::Path(path, ticket) => path.is_queued(ticket),
-            Owner::Transport(_) | Owner::Staged(_) => false,
-        }
-    }
-
+impl Devices for Staging {
     fn attach(&self, queue: &Queue, limit: Duration) -> Result<Option<TransportKind>> {
         // In virtual time there are no devices.
         if cfg!(not(feature = "cuda")) || runtime::current().is_some() {
@@ -301,18 +296,8 @@ impl Transport for Staging {
         self.attached.get().map_or(Ok(None), |attached| attached.chosen_for(queue))
     }
 
-    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
-        match self.path().filter(|_| !queue.is_host()) {
-            Some(path) => path.register(queue, dtype, len, limit),
-            None => {
-                let buffer = self.transport.register(queue, dtype, len, limit)?;
-                if !queue.is_host() {
-                    // A queue keeps returned memory: expensive memory is then available when messages are staged.
-                    drop(queue.host_memory(dtype, len)?);
-                }
-                Ok(buffer)
-            }
-        }
+    fn is_at_work(&self, label: &Label) -> bool {
+        self.copying.get() > 0 && self.table.borrow().is_copying(label)
     }
 }
 
@@ -353,6 +338,22 @@ impl Collectives for Staging {
                 native.post(label, members, input, output)
             }
             _ => self.stage(Staged::native(label, members, input, output)),
+        }
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let (native, ticket) = match self.owner(ticket) {
+            Owner::Transport(ticket) => (self.transport.native(), Some(ticket)),
+            Owner::Path(path, ticket) => (Some(path.native()), Some(ticket)),
+            Owner::Staged(ticket) => (self.transport.native(), self.table.borrow().posted(ticket)),
+        };
+        native.zip(ticket).map(|(native, ticket)| native.missing(ticket)).unwrap_or_default()
+    }
+
+    fn is_queued(&self, ticket: Ticket) -> bool {
+        match self.owner(ticket) {
+            Owner::Path(path, ticket) => path.native().is_queued(ticket),
+            Owner::Transport(_) | Owner::Staged(_) => false,
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn play(role: &str, world: World) {
     let queue = queue().unwrap();
     let limit = if role.ends_with("late") { SOON } else { LONG };
     let endpoint = world.open(0).unwrap();
-    assert_eq!(endpoint.attach(&queue, limit).unwrap(), Some(TransportKind::Ipc));
+    assert_eq!(endpoint.devices().unwrap().attach(&queue, limit).unwrap(), Some(TransportKind::Ipc));
     let end = End::over(endpoint, vec![queue.clone()]);
     let is_message = role.starts_with("message");
     let played = if is_message { super::messages::play(&end, &queue) } else { play_collective(&end, &queue) };

@@ -62,7 +62,10 @@ impl End {
     fn new(world: &World, queues: Vec<Queue>) -> Self {
         let transport = world.open(0).unwrap();
         if !queues[0].is_host() {
-            assert_eq!(transport.attach(&queues[0], LONG).unwrap(), Some(TransportKind::Ipc));
+            assert_eq!(
+                transport.devices().unwrap().attach(&queues[0], LONG).unwrap(),
+                Some(TransportKind::Ipc)
+            );
         }
         Self::over(transport, queues)
     }
@@ -341,7 +344,10 @@ fn two_endpoints_on_a_queue_do_not_wait_for_each_other() {
             let queue = queue().unwrap();
             let attached = |channel| {
                 let transport = world.open(channel).unwrap();
-                assert_eq!(transport.attach(&queue, LONG).unwrap(), Some(TransportKind::Ipc));
+                assert_eq!(
+                    transport.devices().unwrap().attach(&queue, LONG).unwrap(),
+                    Some(TransportKind::Ipc)
+                );
                 End::over(transport, vec![queue.clone()])
             };
             let ends = [attached(0), attached(1)];
@@ -376,7 +382,7 @@ fn two_threads_with_a_queue_do_not_wait_for_each_other() {
         let queue = queue().unwrap();
         let repeat = |channel| {
             let transport = world.open(channel).unwrap();
-            assert_eq!(transport.attach(&queue, LONG).unwrap(), Some(TransportKind::Ipc));
+            assert_eq!(transport.devices().unwrap().attach(&queue, LONG).unwrap(), Some(TransportKind::Ipc));
             let end = End::over(transport, vec![queue.clone()]);
             let buffer = end.buffer(DType::F32, bytemuck::cast_slice(&[1f32; 1000]), channel == 0);
             for _ in 0..20 {

@@ -179,7 +179,7 @@ pub(super) struct Means {
 impl Means {
     /// Returns those of a transport.
     pub(super) fn of(transport: &dyn Transport) -> Self {
-        Means { ipc: transport.shares_memory(), nccl: true }
+        Means { ipc: transport.shared_memory().is_some(), nccl: true }
     }
 }
 

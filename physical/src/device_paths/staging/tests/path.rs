@@ -66,13 +66,14 @@ fn what_a_path_was_chosen_for_stays() {
         let (end, _) = end(&world, vec![late.queue()]);
         let limit = Duration::from_secs(1);
         if cfg!(feature = "cuda") {
-            let again = end.transport.attach(&late.queue(), limit).unwrap();
+            let again = end.transport.devices().unwrap().attach(&late.queue(), limit).unwrap();
             assert_eq!(again, Some(TransportKind::Ipc));
             let other = Late::new(0);
-            let error = end.transport.attach(&other.queue(), limit).unwrap_err().to_string();
+            let error =
+                end.transport.devices().unwrap().attach(&other.queue(), limit).unwrap_err().to_string();
             assert!(error.contains("was attached to late:") && error.contains(", not to late:"), "{error}");
             // Memory of the host goes by the transport as before.
-            assert_eq!(end.transport.attach(&Queue::host(), limit).unwrap(), None);
+            assert_eq!(end.transport.devices().unwrap().attach(&Queue::host(), limit).unwrap(), None);
             let host = end.transport.register(&Queue::host(), DType::F32, 10, limit).unwrap();
             assert!(host.queue().is_host());
         }
@@ -88,9 +89,12 @@ fn a_device_may_come_after_memory_of_the_host() {
         let late = Late::new(0);
         let end = End::new(&world, vec![late.queue()]);
         for queue in [Queue::host(), late.queue(), Queue::host(), late.queue()] {
-            assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
+            assert_eq!(end.transport.devices().unwrap().attach(&queue, limit).unwrap(), None);
         }
-        assert!(end.transport.attach(&Late::new(0).queue(), limit).is_err(), "the second device is decided");
+        assert!(
+            end.transport.devices().unwrap().attach(&Late::new(0).queue(), limit).is_err(),
+            "the second device is decided"
+        );
     });
 }
 
@@ -104,8 +108,8 @@ fn ranks_without_a_path_attach_and_go_on() {
             let late = Late::new(0);
             let mut end = End::new(&world, vec![late.queue()]);
             let queue = if world.rank() == 1 { Queue::host() } else { late.queue() };
-            assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
-            assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
+            assert_eq!(end.transport.devices().unwrap().attach(&queue, limit).unwrap(), None);
+            assert_eq!(end.transport.devices().unwrap().attach(&queue, limit).unwrap(), None);
             end.around(&numbers(world.rank(), 100), Land::Copy).unwrap();
         });
     }
