@@ -39,6 +39,7 @@ mod shared;
 pub mod sign;
 pub mod top_k;
 
+use crate::spelling::Catalogue;
 pub use e3m0::E3M0;
 pub use e4m3::E4M3;
 pub use exact::Exact;
@@ -46,7 +47,7 @@ pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties, encode};
 pub use int4::Int4;
 pub use min_max::MinMax8;
-pub use named::{any_codec, catalogue, named, names, spelling};
+pub use named::{any_codec, named, names, spelling};
 pub use per_tensor::PerTensor;
 pub use power::PowerSgd;
 pub use power::factors;
@@ -56,4 +57,33 @@ pub use shared::blocks::BlockCodec;
 pub use shared::keep::Keep;
 pub use shared::linear::{self, LinearCodec, OneRound, Round};
 pub use sign::Sign;
+use std::sync::Arc;
 pub use top_k::TopK;
+
+/// Returns the catalogue of the built-in codecs, with their defaults: QSGD with 7 levels, and 1 % for sparse codecs.
+pub fn catalogue() -> Catalogue<Arc<dyn Codec>> {
+    Catalogue::new("codec")
+        .with(Half::F16, "16-bit floats", counted)
+        .with(Half::BF16, "16-bit floats with the exponent range of 32-bit floats", counted)
+        .with(MinMax8::default(), "8 bits between the minimum and the maximum of a block", counted)
+        .with(
+            E4M3::default(),
+            "8-bit floats with 4 exponent bits, relative to the maximum of a block",
+            counted,
+        )
+        .with(
+            E3M0::default(),
+            "4-bit floats with 3 exponent bits, relative to the maximum of a block",
+            counted,
+        )
+        .with(Int4::default(), "4 bits in equal steps up to the maximum of a block", counted)
+        .with(Sign::default(), "one bit, and the mean magnitude of a block", counted)
+        .with(Qsgd::default(), "random rounding to levels of the norm of a bucket", counted)
+        .with(TopK::default(), "the largest elements", counted)
+        .with(RandomK::default(), "elements at random places", counted)
+}
+
+/// Returns the codec behind a pointer.
+fn counted<C: Codec + 'static>(codec: C) -> Arc<dyn Codec> {
+    Arc::new(codec)
+}

@@ -1,36 +1,9 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
-use super::{Codec, E3M0, E4M3, Half, Int4, MinMax8, Qsgd, RandomK, Sign, TopK};
-use crate::spelling::{Catalogue, Listed, Spelling, listed};
+use super::{Codec, catalogue};
+use crate::spelling::{Listed, Spelling, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
-
-/// Returns the catalogue of the built-in codecs, with their defaults: QSGD with 7 levels, and 1 % for sparse codecs.
-pub fn catalogue() -> Catalogue<Arc<dyn Codec>> {
-    Catalogue::new("codec")
-        .with(Half::F16, "16-bit floats", shared)
-        .with(Half::BF16, "16-bit floats with the exponent range of 32-bit floats", shared)
-        .with(MinMax8::default(), "8 bits between the minimum and the maximum of a block", shared)
-        .with(
-            E4M3::default(),
-            "8-bit floats with 4 exponent bits, relative to the maximum of a block",
-            shared,
-        )
-        .with(
-            E3M0::default(),
-            "4-bit floats with 3 exponent bits, relative to the maximum of a block",
-            shared,
-        )
-        .with(Int4::default(), "4 bits in equal steps up to the maximum of a block", shared)
-        .with(Sign::default(), "one bit, and the mean magnitude of a block", shared)
-        .with(Qsgd::default(), "random rounding to levels of the norm of a bucket", shared)
-        .with(TopK::default(), "the largest elements", shared)
-        .with(RandomK::default(), "elements at random places", shared)
-}
-
-fn shared<C: Codec + 'static>(codec: C) -> Arc<dyn Codec> {
-    Arc::new(codec)
-}
 
 /// Returns all names.
 pub fn names() -> Vec<&'static str> {
@@ -58,7 +31,7 @@ pub fn spelling(codec: &dyn Codec) -> Spelling {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Keep, PowerSgd};
+    use super::super::{Keep, PowerSgd, Qsgd, RandomK, TopK, counted};
     use super::*;
 
     #[test]
@@ -120,14 +93,14 @@ mod tests {
     #[test]
     fn constructors_refuse_in_the_line_that_typed_values_get() {
         let built: [(Result<Arc<dyn Codec>>, &str); 8] = [
-            (TopK::new(Keep::Ratio(0.0)).map(shared), "top-k(0%)"),
-            (TopK::new(Keep::Ratio(1.5)).map(shared), "top-k(150%)"),
-            (TopK::new(Keep::Count(0)).map(shared), "top-k(0)"),
-            (RandomK::new(Keep::Count(0)).map(shared), "random-k(0)"),
-            (RandomK::unbiased(Keep::Ratio(-0.5)).map(shared), "random-k(-50%)"),
-            (Qsgd::new(0).map(shared), "qsgd(levels=0)"),
-            (Qsgd::new(40_000).map(shared), "qsgd(levels=40000)"),
-            (Qsgd::default().with_bucket(0).map(shared), "qsgd(bucket=0)"),
+            (TopK::new(Keep::Ratio(0.0)).map(counted), "top-k(0%)"),
+            (TopK::new(Keep::Ratio(1.5)).map(counted), "top-k(150%)"),
+            (TopK::new(Keep::Count(0)).map(counted), "top-k(0)"),
+            (RandomK::new(Keep::Count(0)).map(counted), "random-k(0)"),
+            (RandomK::unbiased(Keep::Ratio(-0.5)).map(counted), "random-k(-50%)"),
+            (Qsgd::new(0).map(counted), "qsgd(levels=0)"),
+            (Qsgd::new(40_000).map(counted), "qsgd(levels=40000)"),
+            (Qsgd::default().with_bucket(0).map(counted), "qsgd(bucket=0)"),
         ];
         for (built, typed) in built {
             let line = named(typed).unwrap_err().to_string();

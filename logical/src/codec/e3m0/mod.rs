@@ -30,6 +30,9 @@ use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m
 /// block, as NaN.
 pub type E3M0 = BlockCodec<E3m0Format>;
 
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("e3m0", E3M0);
+
 /// Format of [`E3M0`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum E3m0Format {}
@@ -40,7 +43,7 @@ impl Format for E3m0Format {
     const BITS: usize = 4;
     const BLOCK: usize = 512;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &cuda::E3M0;
+    const KERNELS: &'static cuda::Kernels = &KERNELS;
 
     /// Returns the contraction from the errors of numbers above s/64, of those below, and of the largest, which is
     /// exact: δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).

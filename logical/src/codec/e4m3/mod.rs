@@ -25,6 +25,9 @@ const LARGEST: f32 = 448.0;
 /// block are unaffected.
 pub type E4M3 = BlockCodec<E4m3Format>;
 
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("e4m3", E4M3);
+
 /// Format of [`E4M3`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum E4m3Format {}
@@ -35,7 +38,7 @@ impl Format for E4m3Format {
     const BITS: usize = 8;
     const BLOCK: usize = PIECE;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &cuda::E4M3;
+    const KERNELS: &'static cuda::Kernels = &KERNELS;
 
     /// Returns the contraction from errors of at most |x|/16, or 2⁻¹⁰/448 of the largest number of the block.
     fn contraction(size: usize) -> f64 {

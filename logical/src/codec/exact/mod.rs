@@ -9,8 +9,13 @@ use super::shared::not_finite::refuse;
 use super::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels::{Float, all_finite};
 #[cfg(feature = "cuda")]
-use hexagram_physical::device::program::Program;
+use hexagram_physical::device::program::{Module, Program};
 use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+static MODULE: Module = cuda::module!("exact", EXACT);
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("exact", &MODULE, None, None);
 
 /// Lossless codec without compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,11 +67,11 @@ impl Codec for Exact {
 
     #[cfg(feature = "cuda")]
     fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
-        Some(cuda::EXACT.encode(cuda::PIECES, len, super::NotFinite::Refuse))
+        Some(KERNELS.encode(cuda::PIECES, len, super::NotFinite::Refuse))
     }
 
     #[cfg(feature = "cuda")]
     fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
-        Some(cuda::EXACT.decode(cuda::PIECES, len, weight))
+        Some(KERNELS.decode(cuda::PIECES, len, weight))
     }
 }

@@ -14,7 +14,7 @@ use ::half::{bf16, f16};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
 #[cfg(feature = "cuda")]
-use hexagram_physical::device::program::Program;
+use hexagram_physical::device::program::{Module, Program};
 use std::sync::Arc;
 
 /// Codec that rounds every number to a 16-bit float.
@@ -62,9 +62,13 @@ impl Half {
 
     #[cfg(feature = "cuda")]
     fn kernels(self) -> &'static cuda::Kernels {
+        use cuda::{Kernels, kernels};
+        static MODULE: Module = cuda::module!("half", HALF);
+        static F16: Kernels = kernels!("half_f16", &MODULE, None, None);
+        static BF16: Kernels = kernels!("half_bf16", &MODULE, None, None);
         match self.format {
-            Format::F16 => &cuda::F16,
-            Format::BF16 => &cuda::BF16,
+            Format::F16 => &F16,
+            Format::BF16 => &BF16,
         }
     }
 

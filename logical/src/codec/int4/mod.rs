@@ -30,6 +30,9 @@ const LARGEST: f32 = 7.0;
 /// whole block, as NaN.
 pub type Int4 = BlockCodec<Int4Format>;
 
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("int4", INT4);
+
 /// Format of [`Int4`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Int4Format {}
@@ -40,7 +43,7 @@ impl Format for Int4Format {
     const BITS: usize = 4;
     const BLOCK: usize = 128;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &cuda::INT4;
+    const KERNELS: &'static cuda::Kernels = &KERNELS;
 
     fn contraction(size: usize) -> f64 {
         196.0 / (size as f64 + 195.0)

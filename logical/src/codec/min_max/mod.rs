@@ -18,6 +18,9 @@ use hexagram_physical::device::kernels::{self, Range};
 /// block, as NaN. Blocks of 2048, the default, are encoded in one pass over memory.
 pub type MinMax8 = BlockCodec<MinMaxFormat>;
 
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("min_max", MIN_MAX);
+
 /// Format of [`MinMax8`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinMaxFormat {}
@@ -29,7 +32,7 @@ impl Format for MinMaxFormat {
     const BLOCK: usize = PIECE;
     const ABOUT: &'static str = "elements that share a range";
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &cuda::MIN_MAX;
+    const KERNELS: &'static cuda::Kernels = &KERNELS;
 
     /// Returns the contraction from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖²: δ = 1 − B/(2·255²).
     fn contraction(size: usize) -> f64 {

@@ -19,6 +19,9 @@ use hexagram_physical::device::kernels;
 /// their whole block.
 pub type Sign = BlockCodec<SignFormat>;
 
+#[cfg(feature = "cuda")]
+static KERNELS: cuda::Kernels = cuda::kernels!("sign", SIGN, None);
+
 /// Format of [`Sign`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignFormat {}
@@ -29,7 +32,7 @@ impl Format for SignFormat {
     const BITS: usize = 1;
     const BLOCK: usize = PIECE;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &cuda::SIGN;
+    const KERNELS: &'static cuda::Kernels = &KERNELS;
 
     fn contraction(size: usize) -> f64 {
         1.0 / size as f64

@@ -8,7 +8,7 @@
 use crate::codec::NotFinite;
 use crate::codec::shared::launches::{policy, program};
 use crate::codec::shared::not_finite::PIECE;
-use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
+use hexagram_physical::device::program::{Argument, Launch, Module, Program};
 
 /// Maximum number of elements of a tile, and of a tile in registers: `TILE` and `SMALL_TILE`.
 const TILE: usize = PIECE;
@@ -29,27 +29,32 @@ const MOST_BLOCKS: usize = 65_535;
 /// Module and names of a codec's kernels, as `PLAIN_KERNELS` or `BLOCK_KERNELS` define them.
 #[derive(Debug)]
 pub struct Kernels {
-    module: &'static Module,
-    encode: &'static str,
+    pub(crate) module: &'static Module,
+    pub(crate) encode: &'static str,
     /// `None` without headers, for which nothing waits.
-    small: Option<&'static str>,
-    measure: &'static str,
-    head: &'static str,
+    pub(crate) small: Option<&'static str>,
+    pub(crate) measure: &'static str,
+    pub(crate) head: &'static str,
     /// `None` if codes are written before the header.
-    code: Option<&'static str>,
-    decode: &'static str,
-    decode_add: &'static str,
+    pub(crate) code: Option<&'static str>,
+    pub(crate) decode: &'static str,
+    pub(crate) decode_add: &'static str,
 }
 
+/// Returns the [`Module`] of a packed file: `module!("int4", INT4)`.
 macro_rules! module {
-    ($name:literal, $code:expr) => {
-        Module { name: $name, code: Code::Packed($code) }
+    ($name:literal, $packed:ident) => {
+        hexagram_physical::device::program::Module {
+            name: $name,
+            code: hexagram_physical::device::program::Code::Packed(hexagram_ptx::$packed),
+        }
     };
 }
 
+/// Returns the [`Kernels`] of a codec's file, `kernels!("int4", INT4)`, or of one codec of several in a module.
 macro_rules! kernels {
     ($name:literal, $module:expr, $small:expr, $code:expr) => {
-        Kernels {
+        $crate::codec::shared::blocks::cuda::Kernels {
             module: $module,
             encode: concat!($name, "_encode"),
             small: $small,
@@ -61,24 +66,16 @@ macro_rules! kernels {
         }
     };
     ($name:literal, $packed:ident, $code:expr) => {{
-        static MODULE: Module = module!($name, hexagram_ptx::$packed);
+        use $crate::codec::shared::blocks::cuda::{kernels, module};
+        static MODULE: hexagram_physical::device::program::Module = module!($name, $packed);
         kernels!($name, &MODULE, Some(concat!($name, "_small")), $code)
     }};
     ($name:literal, $packed:ident) => {
-        kernels!($name, $packed, Some(concat!($name, "_code")))
+        $crate::codec::shared::blocks::cuda::kernels!($name, $packed, Some(concat!($name, "_code")))
     };
 }
 
-static HALF: Module = module!("half", hexagram_ptx::HALF);
-static EXACTLY: Module = module!("exact", hexagram_ptx::EXACT);
-pub(crate) static F16: Kernels = kernels!("half_f16", &HALF, None, None);
-pub(crate) static BF16: Kernels = kernels!("half_bf16", &HALF, None, None);
-pub(crate) static E3M0: Kernels = kernels!("e3m0", E3M0);
-pub(crate) static E4M3: Kernels = kernels!("e4m3", E4M3);
-pub(crate) static EXACT: Kernels = kernels!("exact", &EXACTLY, None, None);
-pub(crate) static INT4: Kernels = kernels!("int4", INT4);
-pub(crate) static MIN_MAX: Kernels = kernels!("min_max", MIN_MAX);
-pub(crate) static SIGN: Kernels = kernels!("sign", SIGN, None);
+pub(crate) use {kernels, module};
 
 impl Kernels {
     /// Returns the program that encodes `len` elements in blocks of `size`, or, if `None`, in one block.
@@ -158,24 +155,19 @@ impl Cut {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec;
-    use crate::codec::Codec;
+    use crate::codec::{Codec, Exact, Half, named, names};
     use hexagram_physical::testing::check_program;
+    use std::sync::Arc;
 
     #[test]
     fn every_program_launches_what_is_in_its_module() {
-        let size = |size| -> [Box<dyn Codec>; 5] {
-            [
-                Box::new(codec::MinMax8::in_blocks(size)),
-                Box::new(codec::E4M3::in_blocks(size)),
-                Box::new(codec::E3M0::in_blocks(size)),
-                Box::new(codec::Int4::in_blocks(size)),
-                Box::new(codec::Sign::in_blocks(size)),
-            ]
-        };
-        let plain: [Box<dyn Codec>; 3] =
-            [Box::new(codec::Half::F16), Box::new(codec::Half::BF16), Box::new(codec::Exact)];
-        for codec in [1, 2048, 2049, usize::MAX].into_iter().flat_map(size).chain(plain) {
+        let sized = ["1", "2048", "2049", "whole"].map(|size| format!("(block={size})"));
+        let forms =
+            names().into_iter().flat_map(|name| sized.iter().map(move |size| format!("{name}{size}")));
+        let in_blocks: Vec<_> = forms.filter_map(|form| named(&form).ok()).collect();
+        assert!(in_blocks.len() >= 17, "{in_blocks:?}");
+        let plain = [Arc::new(Half::F16) as Arc<dyn Codec>, Arc::new(Half::BF16), Arc::new(Exact)];
+        for codec in in_blocks.into_iter().chain(plain) {
             for len in [0, 1, 2048, 100_000, 1 << 40] {
                 let programs = [
                     codec.encode_program(len, 0),
