@@ -35,6 +35,8 @@ pub mod per_tensor;
 pub mod power;
 pub mod qsgd;
 pub mod random_k;
+#[cfg(test)]
+mod same_bits;
 mod shared;
 pub mod sign;
 pub mod top_k;

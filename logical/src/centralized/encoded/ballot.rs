@@ -3,10 +3,11 @@
 //! `message = bit × d`, the first in the lowest bit of the first byte; 1 is a negative number.
 
 use crate::Result;
+use crate::codec::sign::simd;
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
-use hexagram_physical::device::{Kernel, Operands, kernels};
+use hexagram_physical::device::{Kernel, Operands};
 use std::sync::Arc;
 
 /// Kernels of votes, for a GPU. Prepare them before the first vote, which other ranks wait for.
@@ -45,7 +46,7 @@ impl Codec for Ballot {
         let bytes = self.encoded_len(from.len());
         let pieces = from.chunks(PIECE).zip(to[..bytes].chunks_mut(PIECE / 8));
         // An overflowing sum is not NaN.
-        if pieces.fold(false, |nan, (x, bits)| nan | kernels::pack_signs(x, bits).is_nan())
+        if pieces.fold(false, |nan, (x, bits)| nan | simd::pack_signs(x, bits).is_nan())
             && let Some(index) = from.iter().position(|x| x.is_nan())
         {
             return Err(CodecError::NotFinite { index, value: from[index] });
@@ -55,13 +56,13 @@ impl Codec for Ballot {
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         self.check(from, to.len())?;
-        kernels::add_signs(from, weight, to);
+        simd::add_signs(from, weight, to);
         Ok(())
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         self.check(from, to.len())?;
-        kernels::unpack_signs(from, 1.0, to);
+        simd::unpack_signs(from, 1.0, to);
         Ok(())
     }
 

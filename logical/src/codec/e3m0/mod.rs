@@ -24,7 +24,7 @@ use super::NotFinite;
 use super::shared::blocks::cuda;
 use super::shared::blocks::{BlockCodec, Format, read_scale};
 use super::shared::scaled::Scaled;
-use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
+use super::shared::scaled::simd::{add_e3m0, pack_e3m0, unpack_e3m0};
 
 /// Codec of four bits per number: its sign and the nearest power of two. NaN and infinity propagate to their whole
 /// block, as NaN.

@@ -16,7 +16,7 @@ use super::NotFinite;
 use super::shared::blocks::cuda;
 use super::shared::blocks::{BlockCodec, Format, read_scale};
 use super::shared::not_finite::{PIECE, saturated_pieces};
-use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
+use super::shared::scaled::simd::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
 
 /// Largest number of the format.
 const LARGEST: f32 = 448.0;

@@ -21,7 +21,7 @@ use super::NotFinite;
 use super::shared::blocks::cuda;
 use super::shared::blocks::{BlockCodec, Format, read_scale};
 use super::shared::scaled::Scaled;
-use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int4};
+use super::shared::scaled::simd::{add_int4, pack_int4, unpack_int4};
 
 /// Largest code.
 const LARGEST: f32 = 7.0;

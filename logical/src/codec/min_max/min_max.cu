@@ -1,5 +1,5 @@
 // Eight bits for each number, relative to the range of its block: the twin of min_max.rs, whose arithmetic is in
-// physical/src/device/kernels/codecs/min_max.rs.
+// simd.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -7,12 +7,14 @@
 //! The error of a number is at most (max − min)/510 and a few roundings, for any magnitude and spread of the numbers;
 //! equal numbers are exact. In larger blocks, one outlier affects more numbers.
 
+pub(crate) mod simd;
+
 use super::NotFinite;
 #[cfg(feature = "cuda")]
 use super::shared::blocks::cuda;
 use super::shared::blocks::{BlockCodec, Format};
 use super::shared::not_finite::{PIECE, saturated_pieces};
-use hexagram_physical::device::kernels::{self, Range};
+use simd::Range;
 
 /// Codec of eight bits per number, relative to the range of its block. NaN and infinity propagate to their whole
 /// block, as NaN. Blocks of 2048, the default, are encoded in one pass over memory.
@@ -40,10 +42,10 @@ impl Format for MinMaxFormat {
     }
 
     fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
-        match (kernels::range(x), not_finite) {
+        match (simd::range(x), not_finite) {
             (Some(range), _) => {
                 write(range, header);
-                kernels::quantize(x, range, codes);
+                simd::quantize(x, range, codes);
             }
             (None, NotFinite::Refuse) => return None,
             (None, NotFinite::Propagate) => {
@@ -56,23 +58,23 @@ impl Format for MinMaxFormat {
     }
 
     fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]) {
-        kernels::add_dequantized(codes, read(header), weight, x);
+        simd::add_dequantized(codes, read(header), weight, x);
     }
 
     fn decode(header: &[u8], codes: &[u8], x: &mut [f32]) {
-        kernels::dequantize(codes, read(header), x);
+        simd::dequantize(codes, read(header), x);
     }
 }
 
 fn encode_saturated(x: &[f32], header: &mut [u8], codes: &mut [u8]) {
     let mut range: Option<Range> = None;
     saturated_pieces(x, f32::MAX, |_, x| {
-        let piece = kernels::range(x);
+        let piece = simd::range(x);
         range = range.map_or(piece, |range| piece.map(|piece| range.merge(piece)));
     });
     let range = range.unwrap_or(Range { min: 0.0, max: 0.0 });
     write(range, header);
-    saturated_pieces(x, f32::MAX, |at, x| kernels::quantize(x, range, &mut codes[at..at + x.len()]));
+    saturated_pieces(x, f32::MAX, |at, x| simd::quantize(x, range, &mut codes[at..at + x.len()]));
 }
 
 fn write(range: Range, header: &mut [u8]) {

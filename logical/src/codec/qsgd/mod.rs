@@ -7,7 +7,7 @@
 //!
 //! message = bucket …
 //! bucket  = ‖v‖₂ as f32, blocks of 512 codes of 1 + ⌈log₂(s+1)⌉ bits, packed as
-//!           hexagram_physical::device::kernels::levels says; the last block may be shorter
+//!           [`levels`] says; the last block may be shorter
 //! ```
 //!
 //! The random draw of an element depends on the seed and on its place in the message, not on the machine. The
@@ -15,6 +15,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod levels;
 
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{refuse, saturated};
@@ -23,11 +24,9 @@ use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
-use hexagram_physical::device::kernels::levels::{
-    BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares,
-};
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
+use levels::{BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares};
 use std::borrow::Cow;
 use std::sync::Arc;
 

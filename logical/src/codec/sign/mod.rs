@@ -8,6 +8,8 @@
 //! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst
 //! (one number, all others 0) 1 − 1/B. Blocks therefore bound it for any length of the run. Biased: use feedback.
 
+pub(crate) mod simd;
+
 use super::NotFinite;
 #[cfg(feature = "cuda")]
 use super::shared::blocks::cuda;
@@ -47,11 +49,11 @@ impl Format for SignFormat {
     }
 
     fn decode_add(header: &[u8], signs: &[u8], weight: f32, x: &mut [f32]) {
-        kernels::add_signs(signs, weight * read_scale(header), x);
+        simd::add_signs(signs, weight * read_scale(header), x);
     }
 
     fn decode(header: &[u8], signs: &[u8], x: &mut [f32]) {
-        kernels::unpack_signs(signs, read_scale(header), x);
+        simd::unpack_signs(signs, read_scale(header), x);
     }
 }
 
@@ -69,7 +71,7 @@ fn pack(not_finite: NotFinite, x: &[f32], signs: &mut [u8]) -> Option<f64> {
 }
 
 fn pack_piece(not_finite: NotFinite, x: &[f32], signs: &mut [u8]) -> Option<f64> {
-    let norm = kernels::pack_signs(x, signs);
+    let norm = simd::pack_signs(x, signs);
     if norm.is_finite() { Some(norm) } else { careful_norm(not_finite, x) }
 }
 

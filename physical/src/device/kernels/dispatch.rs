@@ -10,18 +10,21 @@ use std::sync::LazyLock;
 
 /// The instruction set that kernels run with.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Level {
+pub enum Level {
+    /// What the target of the build has.
     Portable(Portable),
+    /// AVX2, for machines since 2013.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX-512, for servers since 2017.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
 impl Level {
     /// Returns the best instruction set of this machine.
-    pub(super) fn current() -> Level {
-        #[cfg(test)]
+    pub fn current() -> Level {
+        #[cfg(any(test, feature = "testing"))]
         if let Some(level) = forced::LEVEL.get() {
             return level;
         }
@@ -41,6 +44,7 @@ impl Level {
 
 /// `dispatched!(pub fn name(x: &[f32]) -> f32 = kernel);` defines `name` as the best form of `#[inline(always)] fn
 /// kernel<S: Set>(set: S, x: &[f32]) -> f32` for the machine.
+#[macro_export]
 macro_rules! dispatched {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? = $kernel:path) => {
         $(#[$meta])*
@@ -86,8 +90,8 @@ pub fn widest<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `check` once with every instruction set of this machine.
-#[cfg(test)]
-pub(super) fn each_set(mut check: impl FnMut(&str)) {
+#[cfg(any(test, feature = "testing"))]
+pub fn each_set(mut check: impl FnMut(&str)) {
     for level in Level::all() {
         forced::LEVEL.set(Some(level));
         check(&format!("{level:?}"));
@@ -95,7 +99,7 @@ pub(super) fn each_set(mut check: impl FnMut(&str)) {
     forced::LEVEL.set(None);
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod forced {
     std::thread_local! {
         pub(super) static LEVEL: std::cell::Cell<Option<super::Level>> = const { std::cell::Cell::new(None) };

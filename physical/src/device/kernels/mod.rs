@@ -14,25 +14,22 @@
 //! The GPU kernels in `.cu` files have the same bits: `cuda/README.md` explains how to add one.
 
 #[macro_use]
-mod dispatch;
+pub mod dispatch;
 mod accumulate;
 pub mod bits;
-pub(crate) mod codecs;
 pub mod dot;
+pub mod draw;
 mod float;
 mod half;
 pub mod reach;
 mod reduction;
-pub(crate) mod sets;
+pub mod sets;
 pub mod sums;
-#[cfg(test)]
-pub(super) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod wide;
 
 pub use accumulate::add_scaled;
-pub use codecs::min_max::{Range, add_dequantized, dequantize, quantize, range};
-pub use codecs::sign::{add_signs, pack_signs, unpack_signs};
-pub use codecs::{draw, levels, scaled};
 pub use dispatch::widest;
 pub use float::Float;
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -50,7 +47,7 @@ pub const WIDE: usize = 4 * LANES;
 /// Returns an array of the results of a function for each index: the version of the standard library compiles to
 /// several functions for each use, and kernels have hundreds.
 #[inline(always)]
-pub(super) fn from_fn<T: Copy + Default, const N: usize>(mut of: impl FnMut(usize) -> T) -> [T; N] {
+pub fn from_fn<T: Copy + Default, const N: usize>(mut of: impl FnMut(usize) -> T) -> [T; N] {
     let mut all = [T::default(); N];
     let mut at = 0;
     while at < N {
@@ -73,7 +70,7 @@ pub fn fold<T: Copy + Default>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) ->
 /// Prefetches the cache lines of `len` numbers, which need not exist, for kernels that read a block twice, so that
 /// the memory is busy in the meantime.
 #[inline(always)]
-fn prefetch(at: *const f32, len: usize) {
+pub fn prefetch(at: *const f32, len: usize) {
     for line in (0..len).step_by(LANES) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch reads nothing that the program could see, and never faults.

@@ -137,14 +137,8 @@ fn canonicalize_kernel<S: Set, T: Float>(_: S, to: &mut [T]) {
 #[cfg(test)]
 mod tests {
     use super::super::dispatch::each_set;
-    use super::super::testing::{bits, odd_f32, odd_f64, with_odd};
+    use super::super::testing::{bits, odd_f32, odd_f64, pairs, with_odd};
     use super::*;
-    use crate::memory::hash;
-
-    /// Each of `odd` with each, so that all pairs meet in both orders, at every place of a register.
-    fn pairs<T: Float>(odd: &[T]) -> (Vec<T>, Vec<T>) {
-        odd.iter().flat_map(|x| odd.iter().map(move |y| (*x, *y))).unzip()
-    }
 
     /// What a reduction is by definition, one element at a time and in f64, which f32 fits.
     fn one(op: ReduceOp, x: f64, y: f64) -> f64 {
@@ -248,40 +242,5 @@ mod tests {
             canonicalize_f64(&mut wide);
             assert_eq!(wide.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), want, "{set}");
         });
-    }
-
-    /// What all kernels that reduce or decode make of odd numbers.
-    fn digest() -> u64 {
-        use super::super::{add_bf16, add_dequantized, add_f16, add_scaled, add_signs, dequantize};
-        let x = with_odd(700, 1);
-        let y = with_odd(700, 2);
-        let codes: Vec<u8> = (0..1400u32).map(|i| (i * i / 8) as u8).collect();
-        let range = super::super::Range { min: -f32::MAX, max: f32::INFINITY };
-        let mut all = Vec::new();
-        let mut run = |kernel: &dyn Fn(&mut [f32])| {
-            let mut to = y.clone();
-            kernel(&mut to);
-            all.extend(bits(&to));
-        };
-        ops().for_each(|op| run(&|to| reduce_f32(op, &x, to)));
-        run(&|to| scale_f32(1.0 / 3.0, to));
-        run(&|to| add_scaled(-0.7, &x, to));
-        run(&|to| add_f16(&codes, 0.3, to));
-        run(&|to| add_bf16(&codes, 0.3, to));
-        run(&|to| add_signs(&codes[..88], f32::NAN, to));
-        run(&|to| dequantize(&codes[..700], range, to));
-        run(&|to| add_dequantized(&codes[..700], range, 0.3, to));
-        let (x, mut wide) = pairs(&odd_f64());
-        for op in ops() {
-            reduce_f64(op, &x, &mut wide);
-            all.extend(wide.iter().flat_map(|x| [x.to_bits() as u32, (x.to_bits() >> 32) as u32]));
-        }
-        all.iter().fold(0, |digest, word| hash::step(digest, u64::from(*word)).rotate_left(7))
-    }
-
-    /// The number was computed on x86-64 and on AArch64.
-    #[test]
-    fn every_architecture_gives_the_same_bits() {
-        each_set(|set| assert_eq!(digest(), 2_089_756_680_902_895_076, "{set}"));
     }
 }

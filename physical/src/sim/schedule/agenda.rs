@@ -1,6 +1,6 @@
 //! The agenda: the future events, in virtual time.
 
-use crate::device::kernels::codecs::draw::mix;
+use crate::device::kernels::draw::mix;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;

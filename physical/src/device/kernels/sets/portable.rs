@@ -6,7 +6,7 @@ use crate::device::kernels::{LANES, from_fn};
 
 /// The instructions that the target has anyway.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Portable;
+pub struct Portable;
 
 impl Set for Portable {
     #[inline(always)]

@@ -5,7 +5,7 @@ use crate::device::kernels::LANES;
 /// An instruction set, with the operations that kernels do differently on each. The compiler does the rest.
 ///
 /// A value is the proof that the machine has the instructions, so that methods are safe to call.
-pub(crate) trait Set: Copy {
+pub trait Set: Copy {
     /// Rounds each to f16, to the nearest, ties to even; NaNs stay NaN, with the upper bits of their payload.
     fn f16_of(self, x: [f32; LANES]) -> [u16; LANES];
 

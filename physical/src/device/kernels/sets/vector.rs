@@ -8,23 +8,32 @@ use super::set::Set;
 use crate::device::kernels::{Float, LANES, from_fn};
 
 /// Operations of an instruction set on 16 lanes.
-pub(crate) trait Vectors: Set {
+pub trait Vectors: Set {
     /// 16 × u32.
     type Words: Copy;
     /// 16 × f32.
     type Floats: Copy;
 
+    /// Loads whole numbers.
     fn words(self, x: [u32; LANES]) -> Self::Words;
+    /// Returns whole numbers as an array.
     fn to_words(self, x: Self::Words) -> [u32; LANES];
+    /// Loads floats.
     fn floats(self, x: [f32; LANES]) -> Self::Floats;
+    /// Returns floats as an array.
     fn to_floats(self, x: Self::Floats) -> [f32; LANES];
     /// Returns the bits of floats.
     fn bits(self, x: Self::Floats) -> Self::Words;
+    /// Returns the floats of bits.
     fn with_bits(self, x: Self::Words) -> Self::Floats;
 
+    /// Returns the bitwise or.
     fn or(self, x: Self::Words, y: Self::Words) -> Self::Words;
+    /// Returns the bitwise and.
     fn and(self, x: Self::Words, y: Self::Words) -> Self::Words;
+    /// Returns the sum modulo 2³².
     fn add(self, x: Self::Words, y: Self::Words) -> Self::Words;
+    /// Returns the product modulo 2³².
     fn multiply(self, x: Self::Words, y: Self::Words) -> Self::Words;
     /// Returns the larger of numbers below 2³¹, lane by lane.
     fn larger(self, x: Self::Words, y: Self::Words) -> Self::Words;
@@ -33,7 +42,9 @@ pub(crate) trait Vectors: Set {
     /// Shifts to the right, by less than 32.
     fn right(self, x: Self::Words, count: u32) -> Self::Words;
 
+    /// Returns the rounded sum.
     fn sum(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    /// Returns the rounded product.
     fn product(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
     /// Returns x where x < y, and y elsewhere.
     fn smaller(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;

@@ -9,15 +9,15 @@ use std::mem::transmute;
 
 /// AVX2, and its companion extensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx2(());
+pub struct Avx2(());
 
 /// AVX-512, as on Skylake servers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx512(());
+pub struct Avx512(());
 
 impl Avx2 {
     /// Returns the proof that this machine has it, or `None`.
-    pub(crate) fn detect() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         let all = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt");
         all.then_some(Avx2(()))
     }
@@ -25,7 +25,7 @@ impl Avx2 {
 
 impl Avx512 {
     /// Returns the proof that this machine has it, or `None`.
-    pub(crate) fn detect() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         Avx2::detect().filter(|_| all).map(|_| Avx512(()))
     }

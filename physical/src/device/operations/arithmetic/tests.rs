@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Queue;
-use crate::device::kernels::codecs::draw::mix;
+use crate::device::kernels::draw::mix;
 use crate::device::kernels::testing::{odd_f32, odd_f64, plain};
 use crate::testing::queue;
 use half::{bf16, f16};

@@ -9,60 +9,61 @@
 //!
 //! Two codes of four bits are in a byte, the first in the lower half; the last upper half is 0 if numbers are odd.
 
-use crate::device::kernels::reach::MAGNITUDE;
-use crate::device::kernels::sets::set::Set;
-use crate::device::kernels::{Float, LANES, WIDE, fold, from_fn};
+use hexagram_physical::device::kernels::reach::MAGNITUDE;
+use hexagram_physical::device::kernels::sets::set::Set;
+use hexagram_physical::device::kernels::{Float, LANES, WIDE, fold, from_fn};
+use hexagram_physical::dispatched;
 
 dispatched!(
     /// Returns the largest magnitude, 0 of no numbers; `None` if a number is NaN or infinite.
-    pub fn largest(x: &[f32]) -> Option<f32> = largest_kernel
+    pub(crate) fn largest(x: &[f32]) -> Option<f32> = largest_kernel
 );
 
 dispatched!(
     /// Writes each x/s as a four-bit whole number. If s is 0 or NaN, all codes are that of 0.
-    pub fn pack_int4(x: &[f32], s: f32, to: &mut [u8]) = pack_int4_kernel
+    pub(crate) fn pack_int4(x: &[f32], s: f32, to: &mut [u8]) = pack_int4_kernel
 );
 
 dispatched!(
     /// Computes `to ← x̂` of whole numbers in four bits.
-    pub fn unpack_int4(from: &[u8], s: f32, to: &mut [f32]) = unpack_int4_kernel
+    pub(crate) fn unpack_int4(from: &[u8], s: f32, to: &mut [f32]) = unpack_int4_kernel
 );
 
 dispatched!(
     /// Computes `to ← to + weight × x̂` of whole numbers in four bits.
-    pub fn add_int4(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_int4_kernel
+    pub(crate) fn add_int4(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_int4_kernel
 );
 
 dispatched!(
     /// Writes each x/s as the nearest four-bit power of two, with a magnitude of at most 1; 0 below 1/128. If s is 0
     /// or NaN, all codes are 0.
-    pub fn pack_e3m0(x: &[f32], s: f32, to: &mut [u8]) = pack_e3m0_kernel
+    pub(crate) fn pack_e3m0(x: &[f32], s: f32, to: &mut [u8]) = pack_e3m0_kernel
 );
 
 dispatched!(
     /// Computes `to ← x̂` of powers of two in four bits.
-    pub fn unpack_e3m0(from: &[u8], s: f32, to: &mut [f32]) = unpack_e3m0_kernel
+    pub(crate) fn unpack_e3m0(from: &[u8], s: f32, to: &mut [f32]) = unpack_e3m0_kernel
 );
 
 dispatched!(
     /// Computes `to ← to + weight × x̂` of powers of two in four bits.
-    pub fn add_e3m0(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_e3m0_kernel
+    pub(crate) fn add_e3m0(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_e3m0_kernel
 );
 
 dispatched!(
     /// Writes each x/s as the nearest eight-bit float, at most 448; numbers that are not finite become NaN. If s is
     /// 0, all others are 0.
-    pub fn pack_e4m3(x: &[f32], s: f32, to: &mut [u8]) = pack_e4m3_kernel
+    pub(crate) fn pack_e4m3(x: &[f32], s: f32, to: &mut [u8]) = pack_e4m3_kernel
 );
 
 dispatched!(
     /// Computes `to ← x̂` of floats in eight bits.
-    pub fn unpack_e4m3(from: &[u8], s: f32, to: &mut [f32]) = unpack_e4m3_kernel
+    pub(crate) fn unpack_e4m3(from: &[u8], s: f32, to: &mut [f32]) = unpack_e4m3_kernel
 );
 
 dispatched!(
     /// Computes `to ← to + weight × x̂` of floats in eight bits.
-    pub fn add_e4m3(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_e4m3_kernel
+    pub(crate) fn add_e4m3(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_e4m3_kernel
 );
 
 /// Number whose addition rounds to the nearest whole number, ties to even: at 1.5 × 2²³ the last place is 1.

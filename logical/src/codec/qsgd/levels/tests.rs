@@ -1,8 +1,8 @@
 //! Tests of the arithmetic on levels: kernels of all instruction sets against loops.
 
 use super::*;
-use crate::device::kernels::dispatch::each_set;
-use crate::device::kernels::testing::{canonical, finite, numbers, plain, with_odd};
+use hexagram_physical::device::kernels::dispatch::each_set;
+use hexagram_physical::device::kernels::testing::{canonical, finite, numbers, plain, with_odd};
 
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 

@@ -1,9 +1,11 @@
 //! Blocks with one scale as their header, computed from the largest magnitude, and two numbers per byte: the common
 //! part of E3M0 and Int4.
 
+pub(crate) mod simd;
+
 use super::not_finite::saturated_pieces;
 use crate::codec::NotFinite;
-use hexagram_physical::device::kernels::scaled::largest;
+use simd::largest;
 
 /// Rule of a block with one scale.
 #[derive(Clone, Copy)]

@@ -5,22 +5,23 @@
 //! No operation overflows, and no range is too small: differences are taken of halves if `max − min` is infinite, and
 //! of multiples if it is nearly denormal. If it is 0, so is every code, and x̂ is exact.
 
-use crate::device::kernels::sets::set::Set;
-use crate::device::kernels::{Float, WIDE, fold, prefetch};
+use hexagram_physical::device::kernels::sets::set::Set;
+use hexagram_physical::device::kernels::{Float, WIDE, fold, prefetch};
+use hexagram_physical::dispatched;
 
 /// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Range {
+pub(crate) struct Range {
     /// Bound from below.
-    pub min: f32,
+    pub(crate) min: f32,
     /// Bound from above.
-    pub max: f32,
+    pub(crate) max: f32,
 }
 
 impl Range {
     /// Returns the range that covers both.
     #[must_use]
-    pub fn merge(self, other: Range) -> Range {
+    pub(crate) fn merge(self, other: Range) -> Range {
         Range { min: lesser(self.min, other.min), max: greater(self.max, other.max) }
     }
 
@@ -49,22 +50,22 @@ const AHEAD: usize = 3072;
 dispatched!(
     /// Returns the range of numbers, or `None` if one of them is NaN or infinite; 0 to 0 for no numbers. A bound of 0 is
     /// positive.
-    pub fn range(from: &[f32]) -> Option<Range> = range_kernel
+    pub(crate) fn range(from: &[f32]) -> Option<Range> = range_kernel
 );
 
 dispatched!(
     /// Writes a code for each number, which saturates outside the range.
-    pub fn quantize(from: &[f32], range: Range, to: &mut [u8]) = quantize_kernel
+    pub(crate) fn quantize(from: &[f32], range: Range, to: &mut [u8]) = quantize_kernel
 );
 
 dispatched!(
     /// Computes `to ← x̂`. A range that is not finite gives results that are not finite.
-    pub fn dequantize(from: &[u8], range: Range, to: &mut [f32]) = dequantize_kernel
+    pub(crate) fn dequantize(from: &[u8], range: Range, to: &mut [f32]) = dequantize_kernel
 );
 
 dispatched!(
     /// Computes `to ← to + weight × x̂`.
-    pub fn add_dequantized(from: &[u8], range: Range, weight: f32, to: &mut [f32]) = add_kernel
+    pub(crate) fn add_dequantized(from: &[u8], range: Range, weight: f32, to: &mut [f32]) = add_kernel
 );
 
 #[inline(always)]
@@ -167,8 +168,8 @@ fn update(from: &[u8], to: &mut [f32], value: impl Fn(u8, f32) -> f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::kernels::dispatch::each_set;
-    use crate::device::kernels::testing::{bits, canonical, finite, plain, with_odd};
+    use hexagram_physical::device::kernels::dispatch::each_set;
+    use hexagram_physical::device::kernels::testing::{bits, canonical, finite, plain, with_odd};
 
     fn reference(x: f32, range: Range) -> u8 {
         let x = f64::from(x);

@@ -12,20 +12,21 @@
 //! its high bits. A block draws 32 times; up to that distance the lattice of the generator has no vector shorter than
 //! a quarter of the best possible.
 
-use super::draw::Keys;
-use crate::device::kernels::bits::{Packer, Unpacker, packed_len};
-use crate::device::kernels::sets::vector::Vectors;
-use crate::device::kernels::{LANES, WIDE, fold, from_fn};
+use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
+use hexagram_physical::device::kernels::draw::Keys;
+use hexagram_physical::device::kernels::sets::vector::Vectors;
+use hexagram_physical::device::kernels::{LANES, WIDE, fold, from_fn};
+use hexagram_physical::dispatched;
 
 /// Codes that are packed together.
-pub const BLOCK: usize = ROWS * LANES;
+pub(super) const BLOCK: usize = ROWS * LANES;
 
 const ROWS: usize = 32;
 const SIGN: u32 = 1 << 31;
 
 /// Number of levels above 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Levels(u32);
+pub(super) struct Levels(u32);
 
 impl Default for Levels {
     /// Returns 7 levels: codes of 4 bits.
@@ -36,25 +37,25 @@ impl Default for Levels {
 
 impl Levels {
     /// The largest number of levels: with more, codes would be hardly shorter than f32.
-    pub const MOST: u32 = 1 << 15;
+    pub(super) const MOST: u32 = 1 << 15;
 
     /// Creates the number if it is in 1 ..= [`Levels::MOST`].
-    pub fn new(levels: u32) -> Option<Levels> {
+    pub(super) fn new(levels: u32) -> Option<Levels> {
         (1..=Levels::MOST).contains(&levels).then_some(Levels(levels))
     }
 
     /// Returns the number of levels.
-    pub fn count(self) -> u32 {
+    pub(super) fn count(self) -> u32 {
         self.0
     }
 
     /// Returns the bits of a code: one for the sign, and those of the largest level.
-    pub fn bits(self) -> u32 {
+    pub(super) fn bits(self) -> u32 {
         1 + u32::BITS - self.0.leading_zeros()
     }
 
     /// Returns the number of bytes that `len` codes take, [`BLOCK`] at most.
-    pub fn packed_len(self, len: usize) -> usize {
+    pub(super) fn packed_len(self, len: usize) -> usize {
         packed_len(len, self.bits())
     }
 
@@ -67,7 +68,7 @@ impl Levels {
 dispatched!(
     /// Returns ‖x‖₂². It is not finite if and only if an element is not: even the largest squares are far from
     /// overflow.
-    pub fn sum_of_squares(x: &[f32]) -> f64 = sum_of_squares_kernel
+    pub(super) fn sum_of_squares(x: &[f32]) -> f64 = sum_of_squares_kernel
 );
 
 dispatched!(
@@ -77,7 +78,7 @@ dispatched!(
     ///
     /// # Panics
     /// If `to` has no room.
-    pub fn encode_buckets(
+    pub(super) fn encode_buckets(
         levels: Levels,
         bucket: usize,
         keys: Keys,
@@ -92,7 +93,7 @@ dispatched!(
     ///
     /// # Panics
     /// Unless `to` has [`Levels::packed_len`] bytes, and `x` no more than a block of numbers.
-    pub fn encode_levels(levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) = encode_kernel
+    pub(super) fn encode_levels(levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) = encode_kernel
 );
 
 dispatched!(
@@ -101,7 +102,7 @@ dispatched!(
     ///
     /// # Panics
     /// Panics like [`encode_levels`].
-    pub fn decode_levels(
+    pub(super) fn decode_levels(
         levels: Levels,
         unit: f32,
         weight: f32,

@@ -1,8 +1,8 @@
 //! Codes by definition, one number at a time, and the same bits on every instruction set.
 
 use super::*;
-use crate::device::kernels::dispatch::each_set;
-use crate::device::kernels::testing::{bits, canonical, finite, numbers, plain, with_odd};
+use hexagram_physical::device::kernels::dispatch::each_set;
+use hexagram_physical::device::kernels::testing::{bits, canonical, finite, numbers, plain, with_odd};
 
 /// Scales of blocks: none, denormal, plain, the largest, and NaN.
 const SCALES: [f32; 7] = [0.0, 1e-45, 3e-39, 0.13, 1.0, f32::MAX, f32::NAN];

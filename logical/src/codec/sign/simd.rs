@@ -1,22 +1,23 @@
 //! One bit for each number: its sign. Bit i of a byte, from the lowest, is 1 for a negative number; ±0 is positive.
 
-use crate::device::kernels::sets::set::Set;
-use crate::device::kernels::{Float, LANES, WIDE, fold, from_fn};
+use hexagram_physical::device::kernels::sets::set::Set;
+use hexagram_physical::device::kernels::{Float, LANES, WIDE, fold, from_fn};
+use hexagram_physical::dispatched;
 
 dispatched!(
     /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time.
     /// NaN counts as positive, and makes the sum NaN. `to` has a byte for every 8 begun.
-    pub fn pack_signs(from: &[f32], to: &mut [u8]) -> f64 = pack_kernel
+    pub(crate) fn pack_signs(from: &[f32], to: &mut [u8]) -> f64 = pack_kernel
 );
 
 dispatched!(
     /// Computes `to ← ±size`, after the signs.
-    pub fn unpack_signs(from: &[u8], size: f32, to: &mut [f32]) = unpack_kernel
+    pub(crate) fn unpack_signs(from: &[u8], size: f32, to: &mut [f32]) = unpack_kernel
 );
 
 dispatched!(
     /// Computes `to ← to ± size`, after the signs.
-    pub fn add_signs(from: &[u8], size: f32, to: &mut [f32]) = add_kernel
+    pub(crate) fn add_signs(from: &[u8], size: f32, to: &mut [f32]) = add_kernel
 );
 
 #[inline(always)]
@@ -68,8 +69,8 @@ fn with_signs<S: Set>(set: S, from: &[u8], size: f32, to: &mut [f32], combine: i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::kernels::dispatch::each_set;
-    use crate::device::kernels::testing::{bits, canonical, numbers, plain, with_odd};
+    use hexagram_physical::device::kernels::dispatch::each_set;
+    use hexagram_physical::device::kernels::testing::{bits, canonical, numbers, plain, with_odd};
 
     #[test]
     fn every_length_agrees_with_a_loop() {
