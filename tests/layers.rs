@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
 const LAYERS: [(&str, &str, &[&str]); 15] = [
-    ("cuda/ptx", "hexagram-ptx", &[]),
+    ("physical/cuda/ptx", "hexagram-ptx", &[]),
     ("physical/nccl-rs", "nccl-rs", &[]),
     ("physical", "hexagram-physical", &["hexagram-ptx", "nccl-rs"]),
     ("physical/launch", "hexagram-launch", &["hexagram-physical"]),

@@ -75,7 +75,7 @@ fn libraries_are_found_where_the_loader_would() {
 fn gpus_are_told_in_columns_with_driver_and_peers() {
     let is_fake = |device: &hexagram::cuda::Description| device.name.contains("Fake");
     if !hexagram::cuda::devices().is_ok_and(|devices| devices.first().is_some_and(is_fake)) {
-        eprintln!("skipped: no CUDA device that is faked (cuda/README.md)");
+        eprintln!("skipped: no CUDA device that is faked (physical/cuda/README.md)");
         return;
     }
     let mut command = program(&["check"]);

@@ -191,7 +191,7 @@ impl<T: Real> Direction<T> {
         self.unbias * *m / (v.root() * self.root + self.epsilon)
     }
 
-    /// Returns the arguments for `DIRECTION` in `cuda/direction.cuh`.
+    /// Returns the arguments for `DIRECTION` in `physical/cuda/direction.cuh`.
     #[cfg(feature = "cuda")]
     pub(super) fn arguments(&self) -> [Argument; 7] {
         let Direction { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;

@@ -63,7 +63,7 @@ pub(crate) mod tests {
 
     /// Returns the folder of the fuzzers, if the sources are here.
     fn fuzz() -> Option<PathBuf> {
-        sources(env!("CARGO_MANIFEST_DIR")).map(|folder| folder.join("../fuzz"))
+        sources(env!("CARGO_MANIFEST_DIR")).map(|folder| folder.join("fuzz"))
     }
 
     fn corpus(fuzz: &Path, name: &str) -> Vec<Vec<u8>> {
@@ -82,7 +82,10 @@ pub(crate) mod tests {
         assert_eq!(fuzzers, TARGETS.map(|(name, _)| name.to_owned()).into());
         let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
         for (name, _) in TARGETS {
-            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in fuzz/Cargo.toml");
+            assert!(
+                manifest.contains(&format!("name = \"{name}\"")),
+                "{name} is not in physical/fuzz/Cargo.toml"
+            );
         }
     }
 
@@ -93,12 +96,12 @@ pub(crate) mod tests {
         for (name, file, bytes) in seeds() {
             let found = std::fs::read(fuzz.join("corpus").join(name).join(file)).unwrap_or_default();
             let remedy = "cargo test -p hexagram-physical --lib write_the_corpus -- --ignored";
-            assert!(found == bytes, "fuzz/corpus/{name}/{file} is of another protocol: {remedy}");
+            assert!(found == bytes, "physical/fuzz/corpus/{name}/{file} is of another protocol: {remedy}");
         }
     }
 
     #[test]
-    #[ignore = "writes into fuzz/corpus, after a change of the protocol"]
+    #[ignore = "writes into physical/fuzz/corpus, after a change of the protocol"]
     fn write_the_corpus() {
         let Some(fuzz) = fuzz() else { return };
         for (name, file, bytes) in seeds() {

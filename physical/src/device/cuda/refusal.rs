@@ -1,6 +1,6 @@
 //! Refusals of kernels: the record of each stream in the device's memory, copies of it, and their meaning.
 //!
-//! A kernel that refuses its input writes a record that belongs to its stream (`Refusal` of `cuda/device.cuh`). An
+//! A kernel that refuses its input writes a record that belongs to its stream (`Refusal` of `physical/cuda/device.cuh`). An
 //! event recorded after such a kernel has a snapshot of the record, copied in stream order. A stream that waits for
 //! the event in order to read runs a kernel that copies the snapshot to its own record. Taking the failure clears the
 //! record. Streams that launch no such kernels have no record, and their events no snapshot.

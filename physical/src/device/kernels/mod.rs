@@ -11,7 +11,7 @@
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
 //!
-//! The GPU kernels in `.cu` files have the same bits: `cuda/README.md` explains how to add one.
+//! The GPU kernels in `.cu` files have the same bits: `physical/cuda/README.md` explains how to add one.
 
 #[macro_use]
 pub mod dispatch;

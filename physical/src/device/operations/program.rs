@@ -4,7 +4,7 @@
 //! [`Codec::encode_program`] and [`Codec::decode_program`], a kernel from [`Kernel::program`]; the queue of a device
 //! that supports it fills in the addresses. Without a program the host does the work, which waits for the device.
 //!
-//! `cuda/device.cuh` defines the common parts of all modules, and how entries report refusals. The bits of every
+//! `physical/cuda/device.cuh` defines the common parts of all modules, and how entries report refusals. The bits of every
 //! result are those of the host.
 //!
 //! [`Codec::encode_program`]: crate::device::codec::Codec::encode_program

@@ -1,6 +1,6 @@
 //! Sums in programs: the launches that add the block sums of an entry.
 //!
-//! `cuda/sums.cuh` defines its entries, and [`kernels::sums`](crate::device::kernels::sums) the order of all sums, which is
+//! `physical/cuda/sums.cuh` defines its entries, and [`kernels::sums`](crate::device::kernels::sums) the order of all sums, which is
 //! that of the host.
 
 use super::program::{Argument, Launch};
@@ -10,7 +10,7 @@ use crate::device::kernels::sums::SUMMED;
 const LANES: usize = 64;
 
 impl Launch {
-    /// Creates the launch of an entry that sums blocks of `len` elements, as `cuda/sums.cuh` does.
+    /// Creates the launch of an entry that sums blocks of `len` elements, as `physical/cuda/sums.cuh` does.
     pub fn summing(entry: &'static str, len: usize, arguments: Vec<Argument>) -> Self {
         Launch::over(entry, summed(len) * LANES, arguments)
     }

@@ -1,6 +1,6 @@
 //! Programs of the codecs that encode in blocks, for a GPU.
 //!
-//! `cuda/blocks.cuh` defines the kernels of all of them: a warp works on a tile, which is a block, or a piece of a
+//! `physical/cuda/blocks.cuh` defines the kernels of all of them: a warp works on a tile, which is a block, or a piece of a
 //! larger one. Blocks up to the size of a tile take one launch. Larger ones take three: every tile is measured, a
 //! header is computed from the measures of a block, and then the codes are written. If codes do not need the header,
 //! the first launch writes them.

@@ -23,7 +23,7 @@ const NAMES: &[&str] = match CUDA_VERSION {
 };
 
 /// Header that every source may include. A link, as a package has its own files only.
-const HEADER: &str = include_str!("device.cuh");
+const HEADER: &str = include_str!("../../../../cuda/device.cuh");
 
 /// Makes sure that there is an NVRTC. The first call of cudarc comes after this one.
 ///

@@ -1,4 +1,4 @@
-//! hexagram's kernels for NVIDIA GPUs: PTX text, compressed with zlib. `cuda/make-ptx` makes each file from the `.cu` of
+//! hexagram's kernels for NVIDIA GPUs: PTX text, compressed with zlib. `physical/cuda/make-ptx` makes each file from the `.cu` of
 //! the same name. A file that no program names is not linked.
 #![no_std]
 

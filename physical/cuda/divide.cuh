@@ -2,7 +2,7 @@
 // numbers by the same.
 //
 // A division takes a GPU some ten operations, and a branch that keeps one from overlapping the next. This takes four. It
-// is the only place of fused operations: `cuda/make-ptx` finds all others.
+// is the only place of fused operations: `physical/cuda/make-ptx` finds all others.
 #pragma once
 
 /// A number above 0 by which others are divided.
