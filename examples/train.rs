@@ -11,6 +11,7 @@ use hexagram::sampler::dataset::Items;
 use hexagram::{Communicator, DataLoader, Result, World};
 use hexagram_lab::Task;
 use hexagram_lab::run::{self, Failure, Run, Session, TaskOptions, TaskReplica};
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 const ABOUT: &str = "\
@@ -66,7 +67,10 @@ fn step(engine: &mut DataParallel, task: &dyn Task, (samples, weight): (&[usize]
         // Each gradient leaves as soon as it is complete, while the backward pass goes on.
         let hooks = engine.hooks();
         let of_batch = task.gradient(&values, samples, &mut |at, gradient| {
-            let weighted: Vec<f32> = gradient.iter().map(|slope| slope * weight).collect();
+            let mut weighted = Cow::Borrowed(gradient);
+            if weight != 1.0 {
+                weighted.to_mut().iter_mut().for_each(|slope| *slope *= weight);
+            }
             hooks.ready_slice(at, &weighted)
         })?;
         loss.get_or_insert(of_batch);
