@@ -10,6 +10,7 @@ use hexagram::physical::health::SILENCE_HELP;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Variable that names the secret file of a job on several machines; an option overrides it.
@@ -20,7 +21,9 @@ Several machines: run the same command on each, with its own --node-rank and the
 free port. Ranks are numbered node by node. All machines need the same secret; make one with
   (umask 077; head -c 32 /dev/urandom | base64 > secret)
 and copy it to every machine. A failure ends the job on all machines: each \
-launcher reports the first of its own ranks that failed, and the error of that rank names the root cause.
+launcher reports the first of its own ranks that failed, and the error of that rank names the root cause. With \
+--max-restarts or --nnodes MIN:MAX, the launchers meet at --addr and restart together, with the machines that are there; \
+node 0 has to outlive the job, and a machine that comes back runs the same command again.
 
 Exit code: 0 if every rank succeeded; the code of the rank that failed first; 128 plus the number of the signal that \
 ended the job; 2 for invalid options; 1 if the ranks cannot be started, or if all succeeded but their output could not be \
@@ -48,9 +51,10 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, value_name = "N")]
     ranks: usize,
 
-    /// Number of machines, each with the same number of ranks
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    nnodes: usize,
+    /// Number of machines, each with the same number of ranks. With MIN:MAX, the job starts, and restarts, with as many
+    /// machines as are there, from MIN to MAX
+    #[arg(long, value_name = "N|MIN:MAX", default_value = "1")]
+    nnodes: Nodes,
 
     /// Index of this machine, from 0
     #[arg(long, value_name = "R", requires = "addr")]
@@ -82,10 +86,14 @@ pub(crate) struct Run {
     grace: u64,
 
     /// Start the job again, up to this many times, if a rank fails: from its first rank on, so the program has to resume
-    /// from a checkpoint (`train --checkpoint FOLDER` does). For one machine; the logs of restart 1 go to the folder
-    /// restart-1 of --log-dir
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "addr")]
+    /// from a checkpoint (`train --checkpoint FOLDER` does). On several machines, the number of node 0 counts. The logs of
+    /// restart 1 go to the folder restart-1 of --log-dir
+    #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: u32,
+
+    /// Seconds that a restart waits for the machines of the last start; it then goes on with MIN of --nnodes or more
+    #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_REJOIN_WAIT.as_secs())]
+    rejoin_wait: u64,
 
     /// Program that each rank runs: a path, or a name found in PATH
     program: PathBuf,
@@ -93,6 +101,23 @@ pub(crate) struct Run {
     /// Arguments of the program
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
+}
+
+/// Numbers of machines.
+#[derive(Debug, Clone, Copy)]
+struct Nodes {
+    least: usize,
+    most: usize,
+}
+
+impl FromStr for Nodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (least, most) = text.split_once(':').unwrap_or((text, text));
+        let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of machines"));
+        Ok(Nodes { least: number(least)?, most: number(most)? })
+    }
 }
 
 impl Run {
@@ -121,6 +146,7 @@ impl Run {
             logs: self.log_dir,
             grace: Duration::from_secs(self.grace),
             max_restarts: self.max_restarts,
+            rejoin_wait: Duration::from_secs(self.rejoin_wait),
             ..Job::new(self.ranks, self.program)
         })
     }
@@ -129,9 +155,9 @@ impl Run {
     fn node(&self) -> Result<Option<Node>, Error> {
         let (number, address) = match (self.node_rank, &self.addr) {
             (Some(number), Some(address)) => (number, address.clone()),
-            _ if self.nnodes == 1 => return Ok(None),
+            _ if self.nnodes.most == 1 => return Ok(None),
             _ => {
-                let what = format!("--nnodes {} without --node-rank and --addr", self.nnodes);
+                let what = format!("--nnodes {} without --node-rank and --addr", self.nnodes.most);
                 return Err(Error::usage(what, "add --node-rank N and --addr HOST:PORT"));
             }
         };
@@ -143,7 +169,8 @@ impl Run {
                  start each launcher with --secret-file secret",
             )
         })?;
-        Ok(Some(Node { number, nodes: self.nnodes, address, secret }))
+        let Nodes { least, most } = self.nnodes;
+        Ok(Some(Node { number, nodes: most, least, address, secret }))
     }
 }
 
@@ -155,7 +182,7 @@ fn describe(outcome: &Outcome, job: &Job) -> String {
         ranks => format!("; ended the other {} ranks", ranks - 1),
     };
     match (outcome, &job.node) {
-        (Outcome::Success, _) => outcome.to_string(),
+        (Outcome::Success | Outcome::Elsewhere { .. }, _) => outcome.to_string(),
         (Outcome::Interrupted { .. }, None) => format!("{outcome}; ended every rank"),
         (Outcome::Interrupted { .. }, Some(_)) => format!("{outcome}; ended every rank of this node"),
         (Outcome::Failed(first), None) if job.ranks == 1 => first.to_string(),

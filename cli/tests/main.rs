@@ -14,6 +14,7 @@ mod check;
 mod denied;
 mod faults;
 mod harness;
+mod node_restarts;
 mod nodes;
 mod output;
 mod restart;

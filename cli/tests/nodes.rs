@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A job on two machines.
-struct Job {
-    address: String,
-    secret: PathBuf,
+pub(crate) struct Job {
+    pub(crate) address: String,
+    pub(crate) secret: PathBuf,
 }
 
 impl Job {
     /// All of 127.0.0.0/8 is local, so an address derived from process and test is unique.
-    fn new(test: u8) -> Self {
+    pub(crate) fn new(test: u8) -> Self {
         let [.., high, low] = std::process::id().to_be_bytes();
         let secret = folder(&format!("nodes-{test}")).join("secret");
         fs::write(&secret, "only these two know").unwrap();
@@ -23,10 +23,15 @@ impl Job {
         Job { address: format!("127.{}.{high}.{low}:29471", 100 + test), secret }
     }
 
-    /// The launcher of one machine, with two ranks.
-    fn node(&self, number: &str, options: &[&str], program: &[&str]) -> Command {
+    /// The launcher of one of two machines, with two ranks.
+    pub(crate) fn node(&self, number: &str, options: &[&str], program: &[&str]) -> Command {
+        self.node_of("2", number, options, program)
+    }
+
+    /// The launcher of one machine of `nodes`, with two ranks.
+    pub(crate) fn node_of(&self, nodes: &str, number: &str, options: &[&str], program: &[&str]) -> Command {
         let mut command =
-            hexagram(&["-n", "2", "--nnodes", "2", "--node-rank", number, "--addr", &self.address]);
+            hexagram(&["-n", "2", "--nnodes", nodes, "--node-rank", number, "--addr", &self.address]);
         command.arg("--secret-file").arg(&self.secret).args(options).arg("--").args(program);
         command
     }

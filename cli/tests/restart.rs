@@ -54,11 +54,3 @@ fn each_start_has_logs_of_its_own() {
     assert_eq!(read("rank-0.out"), "start 0\n");
     assert_eq!(read("restart-1/rank-0.out"), "start 1\n");
 }
-
-#[test]
-fn one_of_several_machines_does_not_restart() {
-    let options =
-        ["-n", "1", "--nnodes", "2", "--node-rank", "0", "--addr", "127.0.0.1:1", "--max-restarts", "1"];
-    let ended = run(shell(&options, "true"));
-    assert_eq!(ended.code, Some(2), "{:?}", ended.stderr);
-}

@@ -124,7 +124,7 @@ fn job(ranks: usize, address: String, folder: &Path, at: u64) -> Job {
     let notes = folder.join("notes");
     File::create(&notes).unwrap();
     Job {
-        node: Some(Node { number: 0, nodes: 1, address, secret }),
+        node: Some(Node { number: 0, nodes: 1, least: 1, address, secret }),
         environment: vec![(AT.into(), at.to_string().into()), (NOTES.into(), notes.into())],
         output: Output::Inherit,
         ..Job::new(ranks, env::current_exe().unwrap())

@@ -8,7 +8,7 @@
 //! | `rendezvous`, `environment` | listener and secret of the job, and the variables of each rank |
 //! | `rank`, `descendants` | the process of a rank, and the processes that it starts |
 //! | `output`, `logs`, `filter` | the ranks' output, the files that keep it, and the ranks whose output is printed |
-//! | `node` | jobs on several machines |
+//! | `node`, `machines` | jobs on several machines, and their restarts |
 //! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
 //! | `program` | programs that start their own ranks |
@@ -19,6 +19,7 @@ mod descendants;
 mod environment;
 mod filter;
 mod logs;
+mod machines;
 mod node;
 mod outcome;
 mod output;
@@ -50,6 +51,9 @@ use std::time::Duration;
 
 /// Default of [`Job::grace`].
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+
+/// Default of [`Job::rejoin_wait`].
+pub const DEFAULT_REJOIN_WAIT: Duration = Duration::from_secs(60);
 
 /// Program that is started once per rank.
 ///
@@ -83,9 +87,11 @@ pub struct Job {
     pub logs: Option<PathBuf>,
     /// Time from SIGTERM to SIGKILL, if the job is interrupted or a rank has failed. Default: [`DEFAULT_GRACE`].
     pub grace: Duration,
-    /// How many times a job that has failed starts again, from its first rank on; for one machine. Each rank finds the
-    /// number of restarts in `HEXAGRAM_RESTART`. Default: 0, and the ranks inherit the variable.
+    /// How many times a job that has failed starts again, from its first rank on; that of machine 0 counts. Each rank finds
+    /// the number of restarts in `HEXAGRAM_RESTART`. Default: 0, and the ranks inherit the variable.
     pub max_restarts: u32,
+    /// Longest time that a restart waits for machines of the last start. Default: [`DEFAULT_REJOIN_WAIT`].
+    pub rejoin_wait: Duration,
 }
 
 /// Destination of the output of the ranks.
@@ -115,6 +121,7 @@ impl Job {
             logs: None,
             grace: DEFAULT_GRACE,
             max_restarts: 0,
+            rejoin_wait: DEFAULT_REJOIN_WAIT,
         }
     }
 
@@ -139,7 +146,10 @@ impl Job {
     /// ignored before, as under `nohup`). A program that continues after its job must handle them itself.
     ///
     /// A job that fails starts again, up to [`Job::max_restarts`] times, after a line on stderr that names the rank. A job
-    /// that was interrupted does not.
+    /// that was interrupted does not. On several machines, the launchers meet at [`Node::address`]; the launcher of machine
+    /// 0 decides, and has to outlive the job. A restart goes on with the machines that are there after
+    /// [`Job::rejoin_wait`], [`Node::least`] of them at least, whose ranks are numbered anew; a launcher that comes later
+    /// waits for the next start.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.

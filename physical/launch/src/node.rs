@@ -1,8 +1,8 @@
 //! Part of this machine in a job on several machines.
 //!
-//! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and the same address. They do
-//! not communicate: the control connections of the ranks report a failed rank to all others, whose failures then end
-//! the jobs of the other launchers.
+//! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and the same address. The control
+//! connections of the ranks report a failed rank to all others, whose failures then end the jobs of the other launchers.
+//! Launchers communicate only if the job may restart (`machines`).
 
 use crate::{Job, MAX_RANKS, Output};
 use hexagram_physical::launcher::{MAX_SIZE, host_and_port, listen};
@@ -13,15 +13,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest time to resolve the name of the first machine.
-const RESOLVE_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const RESOLVE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// One of several machines, each of which starts the same number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Number of this machine, below `nodes`. Its ranks follow those of lower numbers.
     pub number: usize,
-    /// Number of machines.
+    /// Number of machines, at most.
     pub nodes: usize,
+    /// Smallest number of machines with which the job starts; [`Node::nodes`] for a fixed number.
+    pub least: usize,
     /// Rendezvous as `host:port`: an address of machine 0, the same on all machines.
     pub address: String,
     /// File with the secret of the job, the same on all machines.
@@ -61,6 +63,11 @@ impl Job {
         first..first + self.ranks
     }
 
+    /// Returns true if the launchers of several machines agree on starts and ends.
+    pub(super) fn agrees(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || node.least < node.nodes)
+    }
+
     /// Refuses a job that cannot run, before any process starts.
     pub(super) fn check(&self) -> Result<()> {
         let size = self.size();
@@ -74,12 +81,11 @@ impl Job {
             let what = format!("node {number} does not exist among {nodes}");
             return Err(Error::usage(what, "nodes count from 0 to one less than their number"));
         }
-        if self.node.is_some() && self.max_restarts > 0 {
-            let what = "a launcher of one of several machines cannot restart the job of all";
-            return Err(Error::usage(
-                what,
-                "use 0 restarts, or torchrun or Slurm, which restart all machines",
-            ));
+        if let Some(Node { least, nodes, .. }) = self.node
+            && !(1..=nodes).contains(&least)
+        {
+            let what = format!("a job of {least} to {nodes} machines cannot be started");
+            return Err(Error::usage(what, "the smaller number comes first, and is 1 or more"));
         }
         if size > MAX_SIZE {
             let what = format!("{size} ranks are beyond any cluster");

@@ -17,6 +17,11 @@ pub enum Outcome {
     Success,
     /// A rank failed, and the others were ended.
     Failed(FirstFailure),
+    /// The ranks of another machine failed, and those of this machine were ended.
+    Elsewhere {
+        /// Description of that failure.
+        why: String,
+    },
     /// A signal asked the launcher to end the job, before any rank failed.
     Interrupted {
         /// Number of the signal: SIGINT, SIGTERM or SIGHUP.
@@ -30,6 +35,7 @@ impl Outcome {
         match self {
             Outcome::Success => 0,
             Outcome::Failed(first) => first.code,
+            Outcome::Elsewhere { .. } => 1,
             Outcome::Interrupted { signal } => 128 + signal,
         }
     }
@@ -40,6 +46,7 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Success => f.write_str("every rank succeeded"),
             Outcome::Failed(first) => first.fmt(f),
+            Outcome::Elsewhere { why } => write!(f, "another node failed: {why}"),
             Outcome::Interrupted { signal } => {
                 write!(f, "interrupted by {}", name(ExitStatus::from_raw(*signal)))
             }

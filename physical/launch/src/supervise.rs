@@ -11,7 +11,8 @@
 use crate::Job;
 use crate::descendants::Descendants;
 use crate::logs::Log;
-use crate::outcome::{FirstFailure, Outcome, RankFailure, first_failure};
+use crate::machines::{Decision, Machines, Start};
+use crate::outcome::{Outcome, RankFailure, first_failure};
 use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
@@ -23,6 +24,7 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::future;
 use std::io::{self, Write};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -41,37 +43,73 @@ const DEATH: Duration = Duration::from_secs(60);
 pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     // Before the first rank starts, since a Ctrl-C in between would end this process immediately.
     let mut signals = Signals::listen()?;
-    let mut restart = 0;
+    let opened = unless_ended(&mut signals, Machines::open(job)).await;
+    let mut machines = match opened {
+        Ok(machines) => machines?,
+        Err(signal) => return Ok(Outcome::Interrupted { signal }),
+    };
+    let mut why = String::new();
     loop {
-        let mut supervisor = Supervisor::start(&start_after(job, restart))?;
-        supervisor.until_all_ended(&mut signals).await?;
-        supervisor.until_all_written(&mut signals).await;
-        match supervisor.outcome()? {
-            Outcome::Failed(first) if restart < job.max_restarts => {
-                restart += 1;
-                announce(&first, restart, job);
+        let start = match unless_ended(&mut signals, machines.next_start(why)).await {
+            Ok(start) => start?,
+            Err(signal) => {
+                machines.stop().await;
+                return Ok(Outcome::Interrupted { signal });
             }
-            outcome => return Ok(outcome),
+        };
+        announce(&start, job);
+        let mut supervisor = Supervisor::start(&of_start(job, &start), start.key.as_ref())?;
+        supervisor.until_all_ended(&mut signals, machines.trouble()).await?;
+        supervisor.until_all_written(&mut signals).await;
+        let outcome = supervisor.outcome()?;
+        why = match unless_ended(&mut signals, machines.decide(&outcome, job.max_restarts)).await {
+            Ok(decision) => match decision? {
+                Decision::Restart(why) => why,
+                Decision::Stop => return Ok(outcome),
+            },
+            Err(_) => {
+                machines.stop().await;
+                return Ok(outcome);
+            }
+        };
+    }
+}
+
+/// Waits for other launchers. Returns the number of a signal that asks to end the job before.
+async fn unless_ended<T>(signals: &mut Signals, work: impl Future<Output = T>) -> Result<T, i32> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            request = signals.next() => match request {
+                Request::End(signal) => return Err(signal),
+                Request::Stop => signals.stop_here().await,
+                Request::Continue => {}
+            },
         }
     }
 }
 
-/// Returns the job as it starts after `restart` restarts: with their number for the ranks, and logs of its own.
-fn start_after(job: &Job, restart: u32) -> Job {
+/// Returns the job of one start: with its machines, the number of restarts for the ranks, and logs of its own.
+fn of_start(job: &Job, start: &Start) -> Job {
     let mut job = job.clone();
+    job.node = start.node.clone();
     // Ranks of a job without restarts inherit the number from the launcher of this process, if any.
-    if job.max_restarts > 0 {
-        job.environment.push((RESTART.into(), restart.to_string().into()));
+    if job.max_restarts > 0 || start.restart > 0 {
+        job.environment.push((RESTART.into(), start.restart.to_string().into()));
     }
-    if restart > 0 {
-        job.logs = job.logs.map(|folder| folder.join(format!("restart-{restart}")));
+    if start.restart > 0 {
+        job.logs = job.logs.map(|folder| folder.join(format!("restart-{}", start.restart)));
     }
     job
 }
 
 /// Prints why the job starts again.
-fn announce(first: &FirstFailure, restart: u32, job: &Job) {
-    let line = format!("hexagram: {first} first; restart {restart} of {}\n", job.max_restarts);
+fn announce(start: &Start, job: &Job) {
+    if start.restart == 0 {
+        return;
+    }
+    let line = format!("hexagram: {}; restart {} of {}\n", start.why, start.restart, job.max_restarts);
     // Without a reader, the job continues.
     let _ = io::stderr().write_all(line.as_bytes());
 }
@@ -107,6 +145,8 @@ struct Supervisor {
     failures: Vec<RankFailure>,
     /// Signal that ended the job, if one did.
     interrupted: Option<i32>,
+    /// Failure on another machine that ended the job, if one did.
+    elsewhere: Option<String>,
     /// Reporter of ranks that end before they have joined.
     reporter: EndReporter,
     /// Descendants of the ranks. Dropped last, when nothing more is started.
@@ -123,8 +163,8 @@ struct RunningRank {
 
 impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
-    fn start(job: &Job) -> Result<Self> {
-        let mut setup = RendezvousSetup::open(job)?;
+    fn start(job: &Job, key: Option<&[u8; 16]>) -> Result<Self> {
+        let mut setup = RendezvousSetup::open(job, key)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
         let logs = Log::create_all(folder, job.numbers())?;
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
@@ -141,6 +181,7 @@ impl Supervisor {
             deadline: None,
             failures: Vec::new(),
             interrupted: None,
+            elsewhere: None,
             reporter: EndReporter::new(job, setup)?,
             descendants: Descendants::none()?,
         };
@@ -175,10 +216,21 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until all ranks have ended, and acts on signals and on the ends of phases.
-    async fn until_all_ended(&mut self, signals: &mut Signals) -> Result<()> {
+    /// Waits until all ranks have ended, and acts on signals, on `trouble` of other machines, and on the ends of phases.
+    async fn until_all_ended(
+        &mut self,
+        signals: &mut Signals,
+        trouble: impl Future<Output = String>,
+    ) -> Result<()> {
+        let mut trouble = pin!(trouble);
         while !self.running.is_empty() {
             tokio::select! {
+                why = &mut trouble, if self.elsewhere.is_none() => {
+                    self.elsewhere = Some(why);
+                    if self.phase == JobPhase::Running {
+                        self.enter(JobPhase::Noticing);
+                    }
+                }
                 Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
                 request = signals.next() => self.obey(request, signals).await,
                 () = reached(self.deadline) => self.phase_is_over()?,
@@ -309,7 +361,9 @@ impl Supervisor {
         match (first_failure(self.failures), self.interrupted, self.console.lost()) {
             (Some(first), ..) => Ok(Outcome::Failed(first)),
             (None, Some(signal), _) => Ok(Outcome::Interrupted { signal }),
-            (None, None, None) => Ok(Outcome::Success),
+            (None, None, None) => {
+                Ok(self.elsewhere.map_or(Outcome::Success, |why| Outcome::Elsewhere { why }))
+            }
             (None, None, Some(cause)) => {
                 let remedy = "free space at the destination: every rank succeeded, but some output is lost";
                 // An io::Error cannot be cloned.

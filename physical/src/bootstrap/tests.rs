@@ -1,7 +1,8 @@
 //! Tests of the rendezvous: complete worlds, missing or rejected ranks, and foreign connections.
 
+use super::handshake::answer_as;
 use super::handshake::message::{Incoming, Outgoing};
-use super::handshake::tests::{another_build, answer_as};
+use super::handshake::tests::another_build;
 use super::handshake::{Build, authenticate_as};
 use super::variables::{Launcher, Placement};
 use super::*;

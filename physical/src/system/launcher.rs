@@ -3,6 +3,7 @@
 pub use super::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, raise_open_files};
 pub use super::memory_file::memory_file;
 pub use super::process::signal_all;
+pub use crate::bootstrap::handshake::launchers::{accept_proof, prove, secret_of_start};
 pub use crate::bootstrap::handshake::secret::draw;
 pub use crate::bootstrap::meeting::registered::{RegisteredFlags, VARIABLE as REGISTERED};
 pub use crate::bootstrap::meeting::report::{EndedRank, RendezvousAccess};

@@ -11,6 +11,7 @@
 //! the job. Data connections use a key that is derived from the secret anew for each job.
 
 pub(super) mod acceptor;
+pub(crate) mod launchers;
 pub(crate) mod message;
 pub(super) mod pending;
 pub(super) mod poller;
@@ -237,6 +238,25 @@ impl Responder {
     }
 }
 
+/// Performs the callee's side on a blocking stream. Returns the caller's build.
+///
+/// # Errors
+/// As [`authenticate`].
+fn answer(stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
+    answer_as(Build::MINE, stream, key)
+}
+
+/// Performs [`answer`] as the build `mine`.
+pub(super) fn answer_as(mine: Build, stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
+    let mut greeting = [0; GREETING];
+    let mut proof = [0; PROOF];
+    stream.read_exact(&mut greeting)?;
+    let (responder, payload) = Responder::as_build(mine, greeting, key)?;
+    stream.write_all(&payload)?;
+    stream.read_exact(&mut proof)?;
+    responder.conclude(key, &proof)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -254,17 +274,6 @@ pub(super) mod tests {
         let challenge: [u8; 32] = std::array::from_fn(|at| at as u8);
         let version = *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0";
         [MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &version, &challenge].concat()
-    }
-
-    /// Performs the callee's side on a blocking stream, as the build `mine`.
-    pub(crate) fn answer_as(mine: Build, stream: &mut UnixStream, key: &[u8]) -> io::Result<Build> {
-        let mut greeting = [0; GREETING];
-        let mut proof = [0; PROOF];
-        stream.read_exact(&mut greeting)?;
-        let (answer, payload) = Responder::as_build(mine, greeting, key)?;
-        stream.write_all(&payload)?;
-        stream.read_exact(&mut proof)?;
-        answer.conclude(key, &proof)
     }
 
     fn meet(mine: Build, key: &[u8], theirs: &'static [u8]) -> (io::Result<Build>, io::Result<Build>) {

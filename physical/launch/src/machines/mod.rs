@@ -1,0 +1,175 @@
+//! The launchers of a job on several machines that may restart: they agree on each start and each end.
+//!
+//! ```text
+//! member → leader   join NODE RANKS                              once
+//! leader → member   start RESTART POSITION NODES ADDRESS KEY WHY a start of the ranks
+//! member → leader   ended success | interrupted | failed HOW     all ranks of that machine have ended
+//! leader → member   end WHY                                      the ranks of another machine have not succeeded
+//! leader → member   stop                                         the job has ended
+//! leader → member   refused WHY                                  this launcher cannot take part
+//! ```
+//!
+//! The launcher of node 0 leads. It listens at the address of the job, as long as it runs, and a launcher that comes later
+//! waits there for the next start. Both sides prove the secret of the job first. Each start has a rendezvous and a secret of
+//! its own, which every launcher derives from the secret of the job and `KEY`, so that a process left from the last start
+//! cannot join the ranks. A job that cannot restart does not need this: its launchers do not communicate.
+
+mod leader;
+mod member;
+mod wire;
+
+use crate::outcome::Outcome;
+use crate::{Job, Node};
+use hexagram_physical::Result;
+use leader::Leader;
+use member::Member;
+use std::fmt;
+
+/// One start of the ranks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Start {
+    /// Number of restarts before it.
+    pub(super) restart: u32,
+    /// Part of this machine; `None` on a single machine.
+    pub(super) node: Option<Node>,
+    /// Random bytes from which the secret of the start is derived; `None` to use the secret as it is.
+    pub(super) key: Option<[u8; 16]>,
+    /// Reason of the restart, if it is one.
+    pub(super) why: String,
+}
+
+/// End of the ranks of one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum End {
+    Success,
+    Interrupted,
+    Failed(String),
+}
+
+/// What follows the end of the ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// The job starts again, for this reason.
+    Restart(String),
+    /// The job has ended.
+    Stop,
+}
+
+/// The machines of a job, as its launcher sees them.
+pub(super) enum Machines {
+    /// One machine, or several whose launchers do not communicate.
+    Alone { node: Option<Node>, restart: u32 },
+    /// This is the launcher of node 0.
+    Leader(Leader),
+    /// This is another one.
+    Member(Member),
+}
+
+impl Machines {
+    /// Meets the other launchers, if the job has several machines and may restart.
+    ///
+    /// # Errors
+    /// [`Error::Setup`](hexagram_physical::Error::Setup) and [`Error::System`](hexagram_physical::Error::System) if the
+    /// address cannot be used, or the launchers refuse each other.
+    pub(super) async fn open(job: &Job) -> Result<Self> {
+        match &job.node {
+            Some(node) if job.agrees() && node.number == 0 => Ok(Machines::Leader(Leader::open(job, node)?)),
+            Some(node) if job.agrees() => Ok(Machines::Member(Member::open(job, node).await?)),
+            node => Ok(Machines::Alone { node: node.clone(), restart: 0 }),
+        }
+    }
+
+    /// Returns the next start, once enough machines are here.
+    ///
+    /// # Errors
+    /// [`Error::Setup`](hexagram_physical::Error::Setup) if machines are missing after [`Job::rejoin_wait`], or the job
+    /// has ended; [`Error::System`](hexagram_physical::Error::System) if the leader is gone.
+    pub(super) async fn next_start(&mut self, why: String) -> Result<Start> {
+        match self {
+            Machines::Alone { node, restart } => {
+                Ok(Start { restart: *restart, node: node.clone(), key: None, why })
+            }
+            Machines::Leader(leader) => leader.next_start(why).await,
+            Machines::Member(member) => member.next_start().await,
+        }
+    }
+
+    /// Returns the reason, once the ranks of another machine have not succeeded, so that those of this one have to end.
+    pub(super) async fn trouble(&mut self) -> String {
+        match self {
+            Machines::Alone { .. } => std::future::pending().await,
+            Machines::Leader(leader) => leader.trouble().await,
+            Machines::Member(member) => member.trouble().await,
+        }
+    }
+
+    /// Returns what follows this outcome of the ranks of this machine.
+    ///
+    /// # Errors
+    /// [`Error::System`](hexagram_physical::Error::System) if the leader is gone.
+    pub(super) async fn decide(&mut self, outcome: &Outcome, max_restarts: u32) -> Result<Decision> {
+        let end = End::of(outcome);
+        match self {
+            Machines::Alone { restart, .. } => match end {
+                End::Failed(how) if *restart < max_restarts => {
+                    *restart += 1;
+                    Ok(Decision::Restart(format!("{how} first")))
+                }
+                _ => Ok(Decision::Stop),
+            },
+            Machines::Leader(leader) => Ok(leader.decide(end).await),
+            Machines::Member(member) => member.decide(&end).await,
+        }
+    }
+
+    /// Ends the job on all machines, because a signal came between two starts.
+    pub(super) async fn stop(&mut self) {
+        if let Machines::Leader(leader) = self {
+            leader.stop().await;
+        }
+    }
+}
+
+impl End {
+    fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            // The other machine reports its failure itself.
+            Outcome::Success | Outcome::Elsewhere { .. } => End::Success,
+            Outcome::Interrupted { .. } => End::Interrupted,
+            Outcome::Failed(first) => End::Failed(first.to_string()),
+        }
+    }
+
+    /// Decodes the text of [`End`]'s `Display`.
+    fn parse(text: &str) -> Option<Self> {
+        match text.split_once(' ') {
+            Some(("failed", how)) => Some(End::Failed(how.to_owned())),
+            _ if text == "success" => Some(End::Success),
+            _ if text == "interrupted" => Some(End::Interrupted),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Success => f.write_str("success"),
+            End::Interrupted => f.write_str("interrupted"),
+            End::Failed(how) => write!(f, "failed {how}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_read_as_it_was_written() {
+        for end in [End::Success, End::Interrupted, End::Failed("rank 3 (pid 7) exited with code 1".into())] {
+            assert_eq!(End::parse(&end.to_string()), Some(end));
+        }
+        assert_eq!(End::parse("fine"), None);
+    }
+}
