@@ -86,10 +86,15 @@ pub(crate) struct Run {
     grace: u64,
 
     /// Start the job again, up to this many times, if a rank fails: from its first rank on, so the program has to resume
-    /// from a checkpoint (`train --checkpoint FOLDER` does). On several machines, the number of node 0 counts. The logs of
+    /// from a checkpoint (`train --checkpoint FOLDER` does). A job with checkpoints that fails three times in a row without a
+    /// new one ends. On several machines, the number of node 0 counts. The logs of
     /// restart 1 go to the folder restart-1 of --log-dir
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: u32,
+
+    /// Start the job again as soon as a machine comes, instead of at the next restart: an option of node 0
+    #[arg(long, requires = "addr")]
+    grow: bool,
 
     /// Seconds that a restart waits for the machines of the last start; it then goes on with MIN of --nnodes or more
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_REJOIN_WAIT.as_secs())]
@@ -146,6 +151,7 @@ impl Run {
             logs: self.log_dir,
             grace: Duration::from_secs(self.grace),
             max_restarts: self.max_restarts,
+            grow: self.grow,
             rejoin_wait: Duration::from_secs(self.rejoin_wait),
             ..Job::new(self.ranks, self.program)
         })

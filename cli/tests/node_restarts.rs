@@ -122,3 +122,19 @@ fn a_signal_to_one_launcher_ends_the_job_on_all_machines() {
     assert_eq!(other.finish().code, Some(143));
     assert_eq!(leader.finish().code, Some(1));
 }
+
+#[test]
+fn with_grow_a_machine_joins_as_soon_as_it_comes() {
+    let job = Job::new(16);
+    // No rank ends before there are four.
+    let script = "echo $HEXAGRAM_RESTART $HEXAGRAM_SIZE; test $HEXAGRAM_SIZE = 4 || sleep 600";
+    let node = |number: &str, options: &[&str]| job.node_of("1:2", number, options, &shell(script));
+    let leader = Launcher::start(node("0", &["--grow", "--rejoin-wait", "1", "--no-prefix"]));
+    (0..2).for_each(|_| assert_eq!(leader.line(), "0 2"));
+    let other = run(node("1", &["--no-prefix"]));
+    let leader = leader.finish();
+    for ended in [&leader, &other] {
+        assert_eq!((ended.code, &ended.stdout[..]), (Some(0), &["1 4".to_owned(), "1 4".to_owned()][..]));
+        assert!(ended.stderr[0].starts_with("hexagram: node 1 joins; restart 1"), "{:?}", ended.stderr);
+    }
+}

@@ -54,3 +54,22 @@ fn each_start_has_logs_of_its_own() {
     assert_eq!(read("rank-0.out"), "start 0\n");
     assert_eq!(read("restart-1/rank-0.out"), "start 1\n");
 }
+
+#[test]
+fn a_job_that_makes_no_progress_ends_after_three_starts() {
+    // As `hexagram::logical::note_checkpoint` sets the flags: a checkpoint in start 1, and none after it.
+    let note = "printf \"\\00$1\" | dd of=/proc/self/fd/$HEXAGRAM_ATTENDANCE_FD bs=1 conv=notrunc \
+        seek=$((HEXAGRAM_LOCAL_SIZE + HEXAGRAM_LOCAL_RANK)) 2>/dev/null";
+    let script = format!(
+        "note() {{ {note}; }}; note 1; test $HEXAGRAM_RESTART = 1 && note 2; exit $((10 + HEXAGRAM_RESTART))"
+    );
+    let ended = run(shell(&["-n", "1", "--max-restarts", "100"], &script));
+    assert_eq!(ended.code, Some(13), "{:?}", ended.stderr);
+    let stall = &ended.stderr[3];
+    assert!(
+        stall.starts_with("hexagram: 3 starts in a row failed without a new checkpoint: 1. rank 0"),
+        "{stall}"
+    );
+    assert!([11, 12, 13].iter().all(|code| stall.contains(&format!("code {code}"))), "{stall}");
+    assert_eq!(ended.stderr.len(), 5, "{:?}", ended.stderr);
+}

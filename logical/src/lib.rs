@@ -63,6 +63,7 @@ pub use hexagram_physical::device;
 pub use hexagram_physical::device::Queue;
 pub use hexagram_physical::drive;
 pub use hexagram_physical::hash;
+pub use hexagram_physical::launcher::note_checkpoint;
 pub use hexagram_physical::memory::{ReadView, Span, WriteView};
 pub use hexagram_physical::native::NOTICE_BYTES;
 pub use hexagram_physical::output;

@@ -44,7 +44,7 @@ use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
 use crate::record::{all_or_none, gather_texts};
 use folder::{Folder, Kept, Name};
-use hexagram_logical::{Communicator, Error, Result};
+use hexagram_logical::{Communicator, Error, Result, note_checkpoint};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
@@ -130,6 +130,7 @@ impl Checkpoints {
         self.prune(&folder, name, common);
         let path = folder.path(name);
         self.adopt(engine);
+        note_checkpoint(true);
         Ok(path)
     }
 
@@ -142,6 +143,7 @@ impl Checkpoints {
     pub fn check(&self, engine: &DataParallel) -> Result<()> {
         let comm = engine.communicator();
         let folder = self.folder(comm);
+        note_checkpoint(false);
         let fit = self.admits(engine, &folder).and_then(|()| folder.try_writing());
         all_or_none(comm, fit.and_then(|()| self.claim(engine, &folder)))
     }

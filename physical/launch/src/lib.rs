@@ -90,6 +90,9 @@ pub struct Job {
     /// How many times a job that has failed starts again, from its first rank on; that of machine 0 counts. Each rank finds
     /// the number of restarts in `HEXAGRAM_RESTART`. Default: 0, and the ranks inherit the variable.
     pub max_restarts: u32,
+    /// True to start again when a launcher comes: such a start does not count as a restart. Default: false, it waits for the
+    /// next restart.
+    pub grow: bool,
     /// Longest time that a restart waits for machines of the last start. Default: [`DEFAULT_REJOIN_WAIT`].
     pub rejoin_wait: Duration,
 }
@@ -121,6 +124,7 @@ impl Job {
             logs: None,
             grace: DEFAULT_GRACE,
             max_restarts: 0,
+            grow: false,
             rejoin_wait: DEFAULT_REJOIN_WAIT,
         }
     }
@@ -146,7 +150,8 @@ impl Job {
     /// ignored before, as under `nohup`). A program that continues after its job must handle them itself.
     ///
     /// A job that fails starts again, up to [`Job::max_restarts`] times, after a line on stderr that names the rank. A job
-    /// that was interrupted does not. On several machines, the launchers meet at [`Node::address`]; the launcher of machine
+    /// that was interrupted does not, nor one that uses [checkpoints](hexagram_physical::launcher::note_checkpoint) and has
+    /// failed three times in a row without a new one. On several machines, the launchers meet at [`Node::address`]; the launcher of machine
     /// 0 decides, and has to outlive the job. A restart goes on with the machines that are there after
     /// [`Job::rejoin_wait`], [`Node::least`] of them at least, whose ranks are numbered anew; a launcher that comes later
     /// waits for the next start.

@@ -65,7 +65,7 @@ impl Job {
 
     /// Returns true if the launchers of several machines agree on starts and ends.
     pub(super) fn agrees(&self) -> bool {
-        self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || node.least < node.nodes)
+        self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || self.grow || node.least < node.nodes)
     }
 
     /// Refuses a job that cannot run, before any process starts.

@@ -11,6 +11,7 @@
 use crate::Job;
 use crate::descendants::Descendants;
 use crate::logs::Log;
+use crate::machines::budget::{Budget, Checkpointed};
 use crate::machines::{Decision, Machines, Start};
 use crate::outcome::{Outcome, RankFailure, first_failure};
 use crate::output::Console;
@@ -18,7 +19,7 @@ use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
 use crate::report::EndReporter;
 use crate::signals::{Request, Signals};
-use hexagram_physical::launcher::RESTART;
+use hexagram_physical::launcher::{RESTART, RegisteredFlags};
 use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
         Ok(machines) => machines?,
         Err(signal) => return Ok(Outcome::Interrupted { signal }),
     };
+    let mut budget = Budget::new(job.max_restarts);
     let mut why = String::new();
     loop {
         let start = match unless_ended(&mut signals, machines.next_start(why)).await {
@@ -61,11 +63,16 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
         let mut supervisor = Supervisor::start(&of_start(job, &start), start.key.as_ref())?;
         supervisor.until_all_ended(&mut signals, machines.trouble()).await?;
         supervisor.until_all_written(&mut signals).await;
+        let checkpointed = supervisor.checkpointed();
         let outcome = supervisor.outcome()?;
-        why = match unless_ended(&mut signals, machines.decide(&outcome, job.max_restarts)).await {
+        let decided = machines.decide(&outcome, &mut budget, checkpointed);
+        why = match unless_ended(&mut signals, decided).await {
             Ok(decision) => match decision? {
                 Decision::Restart(why) => why,
-                Decision::Stop => return Ok(outcome),
+                Decision::Stop => {
+                    budget.stall().into_iter().for_each(|stall| say(&stall));
+                    return Ok(outcome);
+                }
             },
             Err(_) => {
                 machines.stop().await;
@@ -92,10 +99,11 @@ async fn unless_ended<T>(signals: &mut Signals, work: impl Future<Output = T>) -
 
 /// Returns the job of one start: with its machines, the number of restarts for the ranks, and logs of its own.
 fn of_start(job: &Job, start: &Start) -> Job {
+    let may_restart = job.max_restarts > 0 || job.agrees();
     let mut job = job.clone();
     job.node = start.node.clone();
     // Ranks of a job without restarts inherit the number from the launcher of this process, if any.
-    if job.max_restarts > 0 || start.restart > 0 {
+    if may_restart {
         job.environment.push((RESTART.into(), start.restart.to_string().into()));
     }
     if start.restart > 0 {
@@ -109,9 +117,16 @@ fn announce(start: &Start, job: &Job) {
     if start.restart == 0 {
         return;
     }
-    let line = format!("hexagram: {}; restart {} of {}\n", start.why, start.restart, job.max_restarts);
+    // Starts for a machine that joins do not count.
+    let of =
+        if start.restart <= job.max_restarts { format!(" of {}", job.max_restarts) } else { String::new() };
+    say(&format!("{}; restart {}{of}", start.why, start.restart));
+}
+
+/// Prints a line on stderr.
+fn say(what: &str) {
     // Without a reader, the job continues.
-    let _ = io::stderr().write_all(line.as_bytes());
+    let _ = io::stderr().write_all(format!("hexagram: {what}\n").as_bytes());
 }
 
 /// Phase of a job's end.
@@ -147,6 +162,8 @@ struct Supervisor {
     interrupted: Option<i32>,
     /// Failure on another machine that ended the job, if one did.
     elsewhere: Option<String>,
+    /// Flags that the ranks set.
+    flags: RegisteredFlags,
     /// Reporter of ranks that end before they have joined.
     reporter: EndReporter,
     /// Descendants of the ranks. Dropped last, when nothing more is started.
@@ -182,6 +199,7 @@ impl Supervisor {
             failures: Vec::new(),
             interrupted: None,
             elsewhere: None,
+            flags: setup.registered.clone(),
             reporter: EndReporter::new(job, setup)?,
             descendants: Descendants::none()?,
         };
@@ -354,6 +372,11 @@ impl Supervisor {
                 () = reached(deadline) => return,
             }
         }
+    }
+
+    /// Returns what the ranks have noted of their checkpoints.
+    fn checkpointed(&self) -> Checkpointed {
+        Checkpointed { is_used: self.flags.uses_checkpoints(), has_saved: self.flags.has_saved() }
     }
 
     /// Returns the result of the job. Success with lost output is an error.

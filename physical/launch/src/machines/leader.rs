@@ -1,5 +1,6 @@
 //! The launcher of node 0, which decides when all start and whether the job starts again.
 
+use super::budget::{Budget, Checkpointed};
 use super::wire::{Lines, Writer, answer};
 use super::{Decision, End, Start};
 use crate::node::RESOLVE_PATIENCE;
@@ -43,7 +44,10 @@ pub(crate) struct Leader {
     node: Node,
     /// Ranks of each machine.
     ranks: usize,
-    max_restarts: u32,
+    /// True to start again when a machine comes.
+    grow: bool,
+    /// Node for which the ranks were ended, so that it can join.
+    growing: Option<usize>,
     rejoin_wait: Duration,
     host: String,
     /// Number of the next restart; the first start is 0.
@@ -76,7 +80,8 @@ impl Leader {
         Ok(Leader {
             node: node.clone(),
             ranks: job.ranks,
-            max_restarts: job.max_restarts,
+            grow: job.grow,
+            growing: None,
             rejoin_wait: job.rejoin_wait,
             host,
             restart: 0,
@@ -150,18 +155,28 @@ impl Leader {
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
         while self.ends.iter().all(|end| *end == End::Success) {
-            // Far beyond any run.
+            self.growing = self.newcomer();
+            if let Some(node) = self.growing {
+                return self.end_others(format!("node {node} joins")).await;
+            }
             self.event(Instant::now() + PATIENCE).await;
         }
-        self.end_others().await
+        self.end_others(self.trouble_so_far()).await
     }
 
-    /// Makes the other machines end their ranks, unless all that have ended succeeded. Returns the reason.
-    async fn end_others(&mut self) -> String {
-        if self.ends.iter().all(|end| *end == End::Success) {
-            return String::new();
-        }
-        let why = reason(&self.ends).unwrap_or_else(|| "a launcher was interrupted".to_owned());
+    /// Returns a node that waits for the next start, if that is reason enough for one.
+    fn newcomer(&self) -> Option<usize> {
+        let mut waiting = self.others.iter().filter(|(node, _)| self.grow && !self.last.contains(node));
+        waiting.next().map(|(node, _)| *node)
+    }
+
+    /// Describes why the ranks of all machines have to end.
+    fn trouble_so_far(&self) -> String {
+        reason(&self.ends).unwrap_or_else(|| "a launcher was interrupted".to_owned())
+    }
+
+    /// Makes the other machines end their ranks. Returns the reason.
+    async fn end_others(&mut self, why: String) -> String {
         for other in self.others.values_mut().filter(|other| other.is_running) {
             let _ = other.writer.send(&format!("end {why}")).await;
         }
@@ -169,9 +184,16 @@ impl Leader {
     }
 
     /// Waits for the ends of all machines, and decides whether the job starts again.
-    pub(super) async fn decide(&mut self, own: End) -> Decision {
+    pub(super) async fn decide(
+        &mut self,
+        own: End,
+        budget: &mut Budget,
+        checkpointed: Checkpointed,
+    ) -> Decision {
         self.ends.insert(0, own);
-        self.end_others().await;
+        if self.ends.iter().any(|end| *end != End::Success) {
+            self.end_others(self.trouble_so_far()).await;
+        }
         let deadline = Instant::now() + self.rejoin_wait;
         while self.others.values().any(|other| other.is_running) && Instant::now() < deadline {
             self.event(deadline).await;
@@ -181,12 +203,18 @@ impl Leader {
             self.others.remove(&node);
             self.ends.push(End::Failed(format!("node {node} does not answer")));
         }
-        match reason(&self.ends) {
-            Some(why) if self.restart < self.max_restarts => {
+        let is_interrupted = self.ends.contains(&End::Interrupted);
+        let why = match (self.growing.take(), reason(&self.ends)) {
+            // What ends meanwhile has been told to end.
+            (Some(node), _) if !is_interrupted => Some(format!("node {node} joins")),
+            (_, failure) => failure.filter(|why| budget.allows(why, checkpointed)),
+        };
+        match why {
+            Some(why) => {
                 self.restart += 1;
                 Decision::Restart(why)
             }
-            _ => {
+            None => {
                 self.stop().await;
                 Decision::Stop
             }

@@ -14,12 +14,14 @@
 //! its own, which every launcher derives from the secret of the job and `KEY`, so that a process left from the last start
 //! cannot join the ranks. A job that cannot restart does not need this: its launchers do not communicate.
 
+pub(super) mod budget;
 mod leader;
 mod member;
 mod wire;
 
 use crate::outcome::Outcome;
 use crate::{Job, Node};
+use budget::{Budget, Checkpointed};
 use hexagram_physical::Result;
 use leader::Leader;
 use member::Member;
@@ -103,21 +105,26 @@ impl Machines {
         }
     }
 
-    /// Returns what follows this outcome of the ranks of this machine.
+    /// Returns what follows this outcome of the ranks of this machine. The budget of the leader counts.
     ///
     /// # Errors
     /// [`Error::System`](hexagram_physical::Error::System) if the leader is gone.
-    pub(super) async fn decide(&mut self, outcome: &Outcome, max_restarts: u32) -> Result<Decision> {
+    pub(super) async fn decide(
+        &mut self,
+        outcome: &Outcome,
+        budget: &mut Budget,
+        checkpointed: Checkpointed,
+    ) -> Result<Decision> {
         let end = End::of(outcome);
         match self {
             Machines::Alone { restart, .. } => match end {
-                End::Failed(how) if *restart < max_restarts => {
+                End::Failed(how) if budget.allows(&how, checkpointed) => {
                     *restart += 1;
                     Ok(Decision::Restart(format!("{how} first")))
                 }
                 _ => Ok(Decision::Stop),
             },
-            Machines::Leader(leader) => Ok(leader.decide(end).await),
+            Machines::Leader(leader) => Ok(leader.decide(end, budget, checkpointed).await),
             Machines::Member(member) => member.decide(&end).await,
         }
     }
