@@ -200,6 +200,24 @@ impl<'a> Folder<'a> {
         }
     }
 
+    /// Returns the number of ranks that have saved a checkpoint, if it has files of another number only.
+    pub(super) fn saved_by(&self, name: Name) -> Result<Option<usize>> {
+        let path = self.holding(name);
+        let files = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;
+        let ranks = files.flatten().filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse::<usize>().ok()
+        });
+        let ranks: Vec<usize> = ranks.collect();
+        Ok(ranks.first().copied().filter(|_| !ranks.contains(&self.ranks)))
+    }
+
+    /// Returns the path of the file of `rank` in a checkpoint of `ranks`.
+    pub(super) fn file_of(&self, name: Name, rank: usize, ranks: usize) -> PathBuf {
+        let file = Folder { root: self.root, rank, ranks }.file();
+        self.holding(name).join(file)
+    }
+
     /// Returns the path of the file of this rank in a complete checkpoint.
     pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
         let path = self.holding(name);
@@ -207,13 +225,8 @@ impl<'a> Folder<'a> {
         if file.is_file() {
             return Ok(file);
         }
-        let others = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;
-        let ranks = others.flatten().find_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse::<usize>().ok()
-        });
-        Err(match ranks {
-            Some(ranks) if ranks != self.ranks => {
+        Err(match self.saved_by(name)? {
+            Some(ranks) => {
                 does_not_fit(format!("{} is of {ranks} ranks, not {}", path.display(), self.ranks))
             }
             _ => Error::usage(

@@ -35,6 +35,7 @@
 
 mod file;
 mod folder;
+mod resize;
 mod safetensors;
 
 pub use crate::record::{Record, Saved};
@@ -80,6 +81,10 @@ pub struct Checkpoints {
     pub root: PathBuf,
     /// Number of checkpoints to keep, at least 1; older ones are deleted when a newer one is complete. Default: 2.
     pub keep: usize,
+    /// True to load a checkpoint of a different number of ranks: replicas that are not identical begin with the mean of all,
+    /// and the algorithm begins anew. All ranks need a directory with all files, as on a shared file system. Default: false,
+    /// that is an error.
+    pub any_ranks: bool,
 }
 
 /// Prefix of the records that the program adds to a file.
@@ -91,7 +96,7 @@ const SAVED_AS: &str = "saved-as";
 impl Checkpoints {
     /// Creates checkpoints in this directory, and keeps two.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Checkpoints { root: root.into(), keep: 2 }
+        Checkpoints { root: root.into(), keep: 2, any_ranks: false }
     }
 
     fn folder(&self, comm: &Communicator) -> Folder<'_> {
@@ -199,7 +204,8 @@ impl Checkpoints {
     /// # Errors
     /// On every rank, if a file of any rank cannot be read, is damaged, belongs to another training, or is from a
     /// different save than the files of the other ranks: the message states the remedy. An older checkpoint is never
-    /// loaded silently. [`Error::Usage`] if there are checkpoints, but none that all ranks have.
+    /// loaded silently. [`Error::Usage`] if there are checkpoints, but none that all ranks have, or of a different number of
+    /// ranks, unless [`any_ranks`](Self::any_ranks) permits that.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         self.load_if(engine, |_| Ok(()))
     }
@@ -214,9 +220,16 @@ impl Checkpoints {
         engine: &mut DataParallel,
         fits: impl FnOnce(&Record) -> Result<()>,
     ) -> Result<Option<Record>> {
+        note_checkpoint(false);
         let comm = engine.communicator();
         let folder = self.folder(comm);
         let Some(name) = newest(comm, &folder)? else { return Ok(None) };
+        if let Some(saved) = all_or_none(comm, folder.saved_by(name))?.filter(|_| self.any_ranks) {
+            let folder = Folder::new(&self.root, comm.rank(), comm.size());
+            let own = resize::load(engine, &folder, (name, saved), fits)?;
+            self.adopt(engine);
+            return Ok(Some(own));
+        }
         let found = folder.find(name).and_then(|path| Ok((file::read(&path)?, path)));
         let (mut record, path) = all_or_none(comm, found)?;
         of_one_save(comm, &path, &record)?;

@@ -75,8 +75,22 @@ impl Checkpoint<'_> {
     /// # Errors
     /// As [`load`](Self::load), and the error of a record on every rank.
     pub fn load_if_read(&mut self, record: Result<Record>) -> Result<()> {
-        self.0.load_state(record)
+        self.0.load_state(record, Saver::SameRank)
     }
+
+    /// Restores a state of a different number of ranks: the algorithm begins anew.
+    pub(crate) fn load_resized(&mut self, record: Record) -> Result<()> {
+        self.0.load_state(Ok(record), Saver::OtherRanks)
+    }
+}
+
+/// Who has saved a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saver {
+    /// This rank, among as many as now.
+    SameRank,
+    /// A rank among more or fewer.
+    OtherRanks,
 }
 
 impl DataParallel {
@@ -195,19 +209,21 @@ impl DataParallel {
         Ok(())
     }
 
-    fn load_state(&mut self, record: Result<Record>) -> Result<()> {
+    fn load_state(&mut self, record: Result<Record>, saver: Saver) -> Result<()> {
         let complete = self.complete();
         let record = complete.and_then(|()| self.between_steps()).and(record);
-        let fits = record.and_then(|record| Ok((self.fitting(&record)?, record)));
+        let fits = record.and_then(|record| Ok((self.fitting(&record, saver)?, record)));
         let (plan, mut record) = all_or_none(&self.comm, fits)?;
-        let outcome = self.put_in(&mut record, plan);
+        let outcome = self.put_in(&mut record, plan, saver);
         self.checked(outcome)
     }
 
     /// Returns the plan of a record that fits this engine, if it has one.
-    fn fitting(&self, record: &Record) -> Result<Option<Plan>> {
+    fn fitting(&self, record: &Record, saver: Saver) -> Result<Option<Plan>> {
         let own = self.facts();
-        for name in ["algorithm", "ranks", "rank"] {
+        let same: &[&str] =
+            if saver == Saver::SameRank { &["algorithm", "ranks", "rank"] } else { &["algorithm"] };
+        for name in same {
             let saved: String = record.noted(name)?;
             let own: String = own.noted(name)?;
             if saved != own {
@@ -269,7 +285,7 @@ impl DataParallel {
         Ok(())
     }
 
-    fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
+    fn put_in(&mut self, record: &mut Record, plan: Option<Plan>, saver: Saver) -> Result<()> {
         self.settle()?;
         let old = hooks::lock(&self.backward).plan().clone();
         for kept in self.replica.get_mut().memories(&old)? {
@@ -299,6 +315,10 @@ impl DataParallel {
         let count = plan.buckets().len();
         self.install(plan)?;
         self.restore_tuning(record)?;
+        if saver == Saver::OtherRanks {
+            self.present.begun = self.present.step;
+            return Ok(());
+        }
         let mut states = record.detach("algorithm");
         let states = (0..count).map(|bucket| buffers(states.detach(&bucket.to_string()))).collect();
         all_or_none(&self.comm, self.set_algorithm_state(states))

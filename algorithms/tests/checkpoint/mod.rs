@@ -3,6 +3,7 @@
 
 mod directories;
 mod killed;
+mod resize;
 
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
 use hexagram_algorithms::local_sgd::LocalSgd;

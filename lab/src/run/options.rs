@@ -72,10 +72,14 @@ pub struct RunOptions {
     /// difference is reported, and the run is refused
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Continue despite a different --lr, --schedule, --batch, --seed, --data or --sampler. If that changes the order
-    /// of samples, the current epoch begins anew
+    /// Continue despite a different number of ranks, or a different --lr, --schedule, --batch, --seed, --data or --sampler.
+    /// With another number of ranks, the algorithm begins anew; after a restart by the launcher, that needs no option. If the
+    /// order of samples changes, the current epoch begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
+    /// True if the launcher has restarted the job.
+    #[arg(skip)]
+    pub is_restarted: bool,
     /// Write the timeline of all ranks for ui.perfetto.dev, and report the slowest rank
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -140,7 +144,8 @@ impl Run {
         if options.every == 0 {
             return Err(Error::usage("--every is 0", "use at least 1, or omit it for the default"));
         }
-        options.resume |= options.checkpoint.is_some() && restarts()? > 0;
+        options.is_restarted = restarts()? > 0;
+        options.resume |= options.checkpoint.is_some() && options.is_restarted;
         if let Some(trace) = &options.trace {
             check_writable(trace)?;
         }

@@ -32,7 +32,9 @@ pub(super) struct Resumed {
 impl Saves {
     /// Creates the saves that the options ask for, of a training that is made with these options and data.
     pub(super) fn new(options: &RunOptions, made_with: MadeWith) -> Self {
-        let checkpoints = options.checkpoint.as_ref().map(Checkpoints::new);
+        let any_ranks = options.change || options.is_restarted;
+        let checkpoints = options.checkpoint.as_ref();
+        let checkpoints = checkpoints.map(|root| Checkpoints { any_ranks, ..Checkpoints::new(root) });
         Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
     }
 
@@ -60,7 +62,12 @@ impl Saves {
         let epoch = own.noted("epoch")?;
         let order = own.noted("order")?;
         let present = loader.state();
-        match may_change && (seed, order) != (present.seed, present.order) {
+        let ranks = replica.engine().communicator().size();
+        let saved = if own.notes("ranks") { own.noted("ranks")? } else { ranks };
+        if saved != ranks {
+            changed.push(format!("{saved} ranks, and now {ranks}"));
+        }
+        match (may_change || saved != ranks) && (seed, order) != (present.seed, present.order) {
             true => loader.set_epoch(epoch),
             false => {
                 loader.resume(&LoaderState { seed, epoch, position: usize::try_from(position)?, order })?
@@ -101,6 +108,7 @@ impl Saves {
         {
             own.note(name, value);
         }
+        own.note("ranks", replica.engine().communicator().size());
         self.made_with.note(&mut own);
         self.tried += 1;
         let saved = replica.save(checkpoints, own);

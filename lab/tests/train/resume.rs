@@ -64,6 +64,36 @@ fn a_restarted_run_resumes_by_itself() {
     clean("restart-whole");
 }
 
+#[test]
+fn another_number_of_ranks_goes_on_after_a_restart_or_as_a_change() {
+    let kept = folder("resize-kept");
+    for algorithm in ["gradient-allreduce", "local-sgd(period=7)"] {
+        let arguments = |ranks: usize, epochs: usize| {
+            let kept = kept.display();
+            format!(
+                "--algorithm {algorithm} --ranks {ranks} --every 10 --checkpoint {kept} --epochs {epochs}"
+            )
+        };
+        run("resize-part", &arguments(4, 1));
+        std::fs::remove_dir_all(newest(&kept)).unwrap();
+        let (good, text) = said("resize-no", &format!("{} --resume", arguments(2, 2)));
+        assert!(!good && text.contains("is of 4 ranks, not 2"), "{text}");
+        let mut restarted = command("resize-rest", &arguments(2, 2));
+        let output = restarted.env("HEXAGRAM_RESTART", "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("4 ranks, and now 2") || out.contains("4 ranks, and now 2"), "{text} {out}");
+        let last = losses("resize-rest").last().copied().unwrap();
+        assert!(last < 1.5, "{algorithm}: {last}");
+        std::fs::remove_dir_all(newest(&kept)).unwrap();
+        let (good, text) = said("resize-more", &format!("{} --resume --change", arguments(3, 2)));
+        assert!(good, "{text}");
+        std::fs::remove_dir_all(&kept).unwrap();
+        ["resize-part", "resize-no", "resize-rest", "resize-more"].into_iter().for_each(clean);
+    }
+}
+
 /// The newest checkpoint in a folder.
 pub(crate) fn newest(folder: &Path) -> PathBuf {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()
