@@ -12,8 +12,8 @@ use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
 use clap::Parser;
 use common::batches::share;
-use common::data::{Data, enlarged};
-use common::device::Place;
+use common::data::{TrainingData, enlarged};
+use common::device::RankDevice;
 use common::resnet::{ResNet, ResNetOptions};
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 /// Train ResNet-50 with two ranks, like the basic example of PyTorch's DistributedDataParallel.
 #[derive(Parser)]
-struct Options {
+struct DdpOptions {
     /// Folder with CIFAR-10 (binary version) or MNIST; without it, handwritten digits
     data: Option<PathBuf>,
     /// Initial weights, in safetensors, with the names of torchvision
@@ -52,12 +52,12 @@ struct Options {
     trace: Option<PathBuf>,
 }
 
-fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
+fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), Failure> {
     println!("Running basic DDP example on rank {}.", world.rank());
     let comm = Communicator::open(world, 0)?;
-    let Place { device, queue } = Place::open(DeviceChoice::Auto, world.local_rank())?;
+    let RankDevice { device, queue } = RankDevice::open(DeviceChoice::Auto, world.local_rank())?;
 
-    let data = options.data.as_deref().map_or_else(Data::embedded, Data::read)?;
+    let data = options.data.as_deref().map_or_else(TrainingData::embedded, TrainingData::read)?;
     let dataset = enlarged(&data.train, options.side.into());
     let sampler = DistributedSampler::new(DistributedOptions { len: dataset.len(), ..comm.sampling() })?;
     let of_loader = LoaderOptions {
@@ -102,7 +102,7 @@ fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
 }
 
 fn run_demo(ranks: usize) -> Result<ExitCode, Failure> {
-    let options = Options::parse();
+    let options = DdpOptions::parse();
     if Placement::from_env()?.is_none() {
         let outcome = Job::of_this_program(ranks)?.run()?;
         return Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)));

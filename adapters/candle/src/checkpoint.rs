@@ -5,7 +5,7 @@
 //! bit. With other optimizers of candle, a checkpoint would continue with moments of zero, and is refused.
 
 use crate::error::{Error, Result};
-use crate::parameters::Entry;
+use crate::parameters::ModelTensor;
 use crate::replica::Replica;
 use crate::values::dtype;
 use candle_core::Tensor;
@@ -63,7 +63,7 @@ impl Replica {
         let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
         let home = &self.home;
         let mut apart = self.saved_apart();
-        let load = |entry: &Entry| {
+        let load = |entry: &ModelTensor| {
             let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
             let known = (dtype(&entry.var)?, entry.var.elem_count());
             if (values.dtype(), values.len()) != known {
@@ -80,7 +80,7 @@ impl Replica {
     }
 
     /// Returns the tensors that the engine does not have.
-    pub(crate) fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn saved_apart(&self) -> impl Iterator<Item = &ModelTensor> {
         let flat = self.engine.works_on_parameters();
         self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
     }

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
-use crate::gpu::Gpu;
-use crate::parameters::Entry;
+use crate::gpu::ModelGpu;
+use crate::parameters::ModelTensor;
 use crate::values;
 use candle_core::{Device, Shape, Tensor};
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
@@ -17,26 +17,26 @@ use std::time::Duration;
 /// On a GPU, tensors are written in an [`exchange`](Self::exchange): hexagram waits for candle before it, and candle
 /// for hexagram after it.
 #[derive(Clone)]
-pub(crate) enum Home {
+pub(crate) enum ModelMemory {
     Host,
     #[cfg(feature = "cuda")]
-    Gpu(Arc<Gpu>),
+    Gpu(Arc<ModelGpu>),
 }
 
-impl Home {
+impl ModelMemory {
     /// Opens the memory of a device, and makes the engine create its buckets there. The program waits at most `limit`
     /// for work of that device.
     pub(crate) fn open(device: &Device, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
         engine.queue.set_limit(limit);
         match device {
-            Device::Cpu if engine.queue.is_host() => Ok(Home::Host),
+            Device::Cpu if engine.queue.is_host() => Ok(ModelMemory::Host),
             Device::Cpu => {
                 let what =
                     format!("the model is in host memory, and the engine queue on {}", engine.queue.name());
                 Err(Error::usage(what, "set ReplicaOptions::device to that device, or leave out the queue"))
             }
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => Ok(Home::Gpu(Arc::new(Gpu::open(device, engine, limit)?))),
+            Device::Cuda(device) => Ok(ModelMemory::Gpu(Arc::new(ModelGpu::open(device, engine, limit)?))),
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(_) => {
                 Err(Error::usage("this build trains on the CPU only", "build it with the feature `cuda`"))
@@ -47,15 +47,15 @@ impl Home {
 
     /// Returns true if tensors are in host memory.
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self, Home::Host)
+        matches!(self, ModelMemory::Host)
     }
 
     /// Adds the times of the passes of candle on a GPU to traces.
     pub(crate) fn stamp_passes(&self, engine: &mut DataParallel) {
         match self {
-            Home::Host => _ = engine,
+            ModelMemory::Host => _ = engine,
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => {
+            ModelMemory::Gpu(gpu) => {
                 let gpu = Arc::clone(gpu);
                 engine.trace().stamp_passes(move || gpu.timestamp());
             }
@@ -66,9 +66,9 @@ impl Home {
     /// work.
     pub(crate) fn exchange<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         match self {
-            Home::Host => work(),
+            ModelMemory::Host => work(),
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => {
+            ModelMemory::Gpu(gpu) => {
                 gpu.receive()?;
                 let result = work()?;
                 gpu.give_back()?;
@@ -84,9 +84,9 @@ impl Home {
         work: impl FnOnce(&Buffer) -> Result<R>,
     ) -> Result<R> {
         match self {
-            Home::Host => values::lend(gradient, work),
+            ModelMemory::Host => values::lend(gradient, work),
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => {
+            ModelMemory::Gpu(gpu) => {
                 let gradient = gradient.contiguous()?;
                 gpu.receive()?;
                 work(&gpu.borrow(&gradient)?)
@@ -98,18 +98,18 @@ impl Home {
     /// them before the work is done.
     pub(crate) fn lend<R>(&self, tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
         match self {
-            Home::Host => values::lend(tensor, work),
+            ModelMemory::Host => values::lend(tensor, work),
             #[cfg(feature = "cuda")]
-            Home::Gpu(_) => work(&self.to_buffer(tensor)?),
+            ModelMemory::Gpu(_) => work(&self.to_buffer(tensor)?),
         }
     }
 
     /// Returns a copy of the elements of a tensor, in the same memory.
     pub(crate) fn to_buffer(&self, tensor: &Tensor) -> Result<Buffer> {
         match self {
-            Home::Host => values::to_buffer(tensor),
+            ModelMemory::Host => values::to_buffer(tensor),
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => {
+            ModelMemory::Gpu(gpu) => {
                 let tensor = tensor.contiguous()?;
                 self.exchange(|| Ok(gpu.borrow(&tensor)?.copied()?))
             }
@@ -119,18 +119,18 @@ impl Home {
     /// Returns a tensor with the elements of a buffer, or of a part of one.
     pub(crate) fn to_tensor(&self, view: &ReadView, dtype: DType, shape: &Shape) -> Result<Tensor> {
         match self {
-            Home::Host => values::to_tensor(view, dtype, shape),
+            ModelMemory::Host => values::to_tensor(view, dtype, shape),
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => gpu.to_tensor(view, values::to_candle(dtype), shape),
+            ModelMemory::Gpu(gpu) => gpu.to_tensor(view, values::to_candle(dtype), shape),
         }
     }
 
     /// Writes the elements of a flat buffer into existing tensors, in an [`exchange`](Self::exchange).
     pub(crate) fn overwrite(&self, tensors: &[&Tensor], elements: &ReadView) -> Result<()> {
         match self {
-            Home::Host => values::overwrite(tensors, elements),
+            ModelMemory::Host => values::overwrite(tensors, elements),
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => tensors
+            ModelMemory::Gpu(gpu) => tensors
                 .iter()
                 .try_for_each(|tensor| Ok(gpu.borrow(tensor)?.write_all()?.copy_from(elements)?)),
         }
@@ -139,10 +139,10 @@ impl Home {
     /// Returns the index of a parameter that differs from its copy in the model, if one is found. On the host it
     /// compares some elements, different ones in each `turn`. On a GPU it returns the result of the comparison a turn
     /// earlier; the current comparison is read in the next [`exchange`](Self::exchange).
-    pub(crate) fn stale(&self, parameters: &[Entry], turn: u64) -> Result<Option<usize>> {
+    pub(crate) fn stale(&self, parameters: &[ModelTensor], turn: u64) -> Result<Option<usize>> {
         match self {
-            Home::Host => {
-                for (index, Entry { var, tap, .. }) in parameters.iter().enumerate() {
+            ModelMemory::Host => {
+                for (index, ModelTensor { var, tap, .. }) in parameters.iter().enumerate() {
                     if let Some(tap) = tap
                         && !values::seems_same(var, tap, turn)?
                     {
@@ -152,7 +152,7 @@ impl Home {
                 Ok(None)
             }
             #[cfg(feature = "cuda")]
-            Home::Gpu(gpu) => gpu.stale(parameters),
+            ModelMemory::Gpu(gpu) => gpu.stale(parameters),
         }
     }
 }

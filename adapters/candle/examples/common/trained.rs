@@ -1,7 +1,7 @@
 //! A candle model with its replica, for training, evaluation and saving by the sessions of the laboratory.
 
-use super::data::Images;
-use super::model::{Parts, correct};
+use super::data::ImageDataset;
+use super::model::{PartwiseModel, correct};
 use candle_core::{DType, Device, Tensor};
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
@@ -14,15 +14,15 @@ use hexagram_candle::Replica;
 use hexagram_lab::run::{self, Failure};
 
 /// A model in training.
-pub(crate) struct Trained {
+pub(crate) struct TrainedModel {
     pub(crate) replica: Replica,
-    pub(crate) model: Box<dyn Parts>,
-    pub(crate) held_out: Images,
+    pub(crate) model: Box<dyn PartwiseModel>,
+    pub(crate) held_out: ImageDataset,
     pub(crate) dtype: DType,
     pub(crate) device: Device,
 }
 
-impl run::Trained for Trained {
+impl run::Trained for TrainedModel {
     fn engine(&self) -> &DataParallel {
         self.replica.engine()
     }
@@ -52,7 +52,7 @@ impl run::Trained for Trained {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
-        let Trained { replica, model, held_out, dtype, device } = self;
+        let TrainedModel { replica, model, held_out, dtype, device } = self;
         let comm = replica.engine().communicator().clone();
         replica.evaluate_mean(|| accuracy(&comm, &**model, held_out, (*dtype, device)))
     }
@@ -77,8 +77,8 @@ impl run::Trained for Trained {
 /// Returns the share of the held-out images that are classified correctly; each image is evaluated by one rank.
 fn accuracy(
     comm: &Communicator,
-    model: &dyn Parts,
-    held_out: &Images,
+    model: &dyn PartwiseModel,
+    held_out: &ImageDataset,
     (dtype, device): (DType, &Device),
 ) -> Result<f64, Failure> {
     const BATCH: usize = 256;
