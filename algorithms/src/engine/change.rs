@@ -3,7 +3,7 @@
 use super::agree::agree;
 use super::hooks;
 use super::plan::Plan;
-use super::stage::Stage;
+use super::stage::HookStage;
 use super::{DataParallel, check_algorithm};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
@@ -46,7 +46,7 @@ impl DataParallel {
         backward.install(plan, gradients)?;
         drop(backward);
         self.started = true;
-        self.run(Stage::Start)?;
+        self.run(HookStage::Start)?;
         self.collected.take();
         Ok(())
     }
@@ -99,7 +99,7 @@ impl DataParallel {
     pub fn settle(&mut self) -> Result<()> {
         let outcome = self.complete().and_then(|()| self.between_passes());
         let outcome = outcome.and_then(|()| match self.started {
-            true => self.run(Stage::Settle).and_then(|()| self.queues.check()),
+            true => self.run(HookStage::Settle).and_then(|()| self.queues.check()),
             false => Ok(()),
         });
         self.unsettled &= outcome.is_err();

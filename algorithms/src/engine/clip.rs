@@ -14,7 +14,7 @@
 //! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is the
 //! one in the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
-use super::hooks::Results;
+use super::hooks::PassContents;
 use super::overflow::{not_finite, views};
 use super::plan::Plan;
 use super::{DataParallel, hooks, overflow};
@@ -71,7 +71,7 @@ impl DataParallel {
         {
             drop(gradients);
             drop(backward);
-            hooks::lock(&self.backward).set_results(Results::Overflowed);
+            hooks::lock(&self.backward).set_results(PassContents::Overflowed);
             return Ok(());
         }
         scale_down(&gradients, norm(backward.plan(), &gradients)?, limit)

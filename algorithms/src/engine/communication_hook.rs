@@ -17,7 +17,7 @@ use super::agree::agree;
 use super::fit::{check_algorithm, check_is_free};
 use super::runner::{Memory, Request};
 use super::scheduler::Scheduler;
-use super::stage::Stage;
+use super::stage::HookStage;
 use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl CommunicationHook {
         if !self.is_settled {
             self.held.push(gradients);
         } else if is_known && is_last == (index + 1 == self.layout.len()) {
-            self.send(Stage::Gradients, index, gradients)?;
+            self.send(HookStage::Gradients, index, gradients)?;
         } else {
             let what =
                 format!("bucket {index} differs from that of the passes before, and those before it do not");
@@ -198,7 +198,7 @@ impl CommunicationHook {
                 self.make_states()?;
             }
             for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
-                self.send(Stage::Gradients, index, gradients)?;
+                self.send(HookStage::Gradients, index, gradients)?;
             }
         }
         let mut overflowed = false;
@@ -220,7 +220,7 @@ impl CommunicationHook {
         })?;
         self.present.begun = self.present.step;
         for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
-            self.send(Stage::Start, index, gradients)?;
+            self.send(HookStage::Start, index, gradients)?;
         }
         let mut made: Vec<Option<Buffer>> = self.layout.iter().map(|_| None).collect();
         for _ in 0..made.len() {
@@ -231,7 +231,7 @@ impl CommunicationHook {
         Ok(())
     }
 
-    fn send(&self, stage: Stage, bucket: usize, gradients: Buffer) -> Result<()> {
+    fn send(&self, stage: HookStage, bucket: usize, gradients: Buffer) -> Result<()> {
         let memory = Memory { gradients: Some(gradients), ..Memory::default() };
         self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })
     }

@@ -12,8 +12,8 @@
 //! The number of gradients of a step follows from the step number alone, so ranks agree on it. A loop that does not
 //! make all passes is refused at the end of the first one: its step would use moved parameters, not those of the model.
 
-use super::hooks::{self, Results};
-use super::stage::Stage;
+use super::hooks::{self, PassContents};
+use super::stage::HookStage;
 use super::{DataParallel, Unused};
 use crate::trace::Kind;
 use hexagram_logical::{Error, Result};
@@ -98,8 +98,8 @@ impl DataParallel {
             self.fix_order()?;
         }
         self.begin_forward()?;
-        hooks::lock(&self.backward).set_results(Results::None);
-        self.run(Stage::Evaluate)?;
+        hooks::lock(&self.backward).set_results(PassContents::None);
+        self.run(HookStage::Evaluate)?;
         self.queues.check()?;
         self.present.evaluation += 1;
         self.forwarded = false;

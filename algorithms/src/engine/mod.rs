@@ -92,10 +92,10 @@ use fit::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use loss_scale::Scaler;
-use pending::Pending;
+use pending::PendingBuckets;
 use plan::Plan;
 use queues::Queues;
-use replica::Replica;
+use replica::ReplicaBuckets;
 use scheduler::Scheduler;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -149,9 +149,9 @@ pub struct DataParallel {
     options: EngineOptions,
     queues: Queues,
     backward: Arc<Mutex<Backward>>,
-    replica: RefCell<Replica>,
+    replica: RefCell<ReplicaBuckets>,
     /// Buckets of the last step that are still in progress.
-    pending: RefCell<Pending>,
+    pending: RefCell<PendingBuckets>,
     scheduler: Scheduler,
     /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
@@ -204,7 +204,7 @@ impl DataParallel {
         let scheduler = Scheduler::start(comm, options.streams, options.hierarchical)?;
         scheduler.watch_overflows(options.skip_overflows)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
-        let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
+        let replica = ReplicaBuckets::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
         let backward = Backward::new(plan, scheduler.requests(), gradients);
         let learning_rate = options.learning_rate.map(|rate| rate.at(0));

@@ -17,22 +17,22 @@ enum Lack {
 
 /// Buckets that a step has left in progress.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct PendingBuckets {
     /// Remaining work of each bucket; empty if the last step is complete.
     lacks: Vec<Lack>,
     /// Optimizer step for the buckets that still need it; `None` before that step.
     step: Option<StepInfo>,
 }
 
-impl Pending {
+impl PendingBuckets {
     /// Leaves the gradients of all buckets in progress.
     pub(super) fn await_gradients(&mut self, buckets: usize) {
-        *self = Pending { lacks: vec![Lack::Gradients; buckets], step: None };
+        *self = PendingBuckets { lacks: vec![Lack::Gradients; buckets], step: None };
     }
 
     /// Leaves all buckets to the hooks after the step.
     pub(super) fn await_hooks(&mut self, buckets: usize) {
-        *self = Pending { lacks: vec![Lack::Hooks; buckets], step: None };
+        *self = PendingBuckets { lacks: vec![Lack::Hooks; buckets], step: None };
     }
 
     /// Records the optimizer step; returns the buckets on which it can be made immediately.

@@ -70,14 +70,14 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
 }
 
 /// Place of something that belongs to a parameter: its bucket, and the range in it.
-pub(super) type Place = (usize, Range<usize>);
+pub(super) type BucketRange = (usize, Range<usize>);
 
 /// Moves data from some places to others, parameter by parameter.
 pub(super) fn relocate(
     from: &[&Buffer],
-    old: &[Place],
+    old: &[BucketRange],
     to: &[impl Borrow<Buffer>],
-    new: &[Place],
+    new: &[BucketRange],
 ) -> Result<()> {
     for ((bucket, range), (new_bucket, new_range)) in old.iter().zip(new) {
         let source = from[*bucket].read(range.clone())?;
@@ -88,7 +88,7 @@ pub(super) fn relocate(
 
 /// Plan as numbers, for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct PlanLayout {
     /// Indices of the parameters, in the expected order of completion.
     pub(super) order: Vec<i64>,
     /// Indices of the parameters, bucket by bucket.
@@ -104,7 +104,7 @@ pub(super) struct Plan {
     order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
     /// Bucket of each parameter, with its range of elements.
-    places: Vec<Place>,
+    places: Vec<BucketRange>,
 }
 
 impl Plan {
@@ -160,9 +160,9 @@ impl Plan {
     }
 
     /// Returns the plan as numbers, for a checkpoint.
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> PlanLayout {
         let members = self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index));
-        Layout {
+        PlanLayout {
             order: self.order.iter().map(|index| *index as i64).collect(),
             members: members.map(|index| index as i64).collect(),
             counts: self.buckets.iter().map(|bucket| bucket.members.len() as i64).collect(),
@@ -170,7 +170,7 @@ impl Plan {
     }
 
     /// Returns the plan of the same parameters in saved buckets.
-    pub(super) fn with_layout(&self, layout: &Layout) -> Result<Self> {
+    pub(super) fn with_layout(&self, layout: &PlanLayout) -> Result<Self> {
         let wrong = || does_not_fit("has buckets that are not of this model");
         let members = self.permutation(&layout.members).ok_or_else(wrong)?;
         let order = self.permutation(&layout.order).ok_or_else(wrong)?;
@@ -261,7 +261,7 @@ impl Plan {
     }
 
     /// Returns the places for `len` elements per parameter, packed like the parameters, and the total for each bucket.
-    pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<Place>, Vec<usize>) {
+    pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<BucketRange>, Vec<usize>) {
         let mut places = vec![(0, 0..0); self.parameters.len()];
         let mut lens = Vec::new();
         for (number, (bucket, tensors)) in self.buckets.iter().zip(self.tensors()).enumerate() {
@@ -280,7 +280,7 @@ impl Plan {
         &self.parameters
     }
 
-    pub(super) fn place(&self, parameter: usize) -> Result<Place> {
+    pub(super) fn place(&self, parameter: usize) -> Result<BucketRange> {
         self.places.get(parameter).cloned().ok_or_else(|| {
             let what = format!("parameter {parameter} does not exist among {}", self.places.len());
             Error::usage(what, "use the order in which the parameters were listed")

@@ -1,7 +1,7 @@
 //! The parameters of the replica in flat memory, with the state of the engine optimizer.
 
 use super::EngineOptions;
-use super::plan::{Place, Plan, relocate};
+use super::plan::{BucketRange, Plan, relocate};
 use super::queues::Queues;
 use super::widths::{narrow, widen};
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
@@ -22,7 +22,7 @@ struct ReplicaBucket {
     sections: Vec<Section>,
 }
 
-pub(super) struct Replica {
+pub(super) struct ReplicaBuckets {
     /// Buckets of the replica; `None` if neither optimizer nor algorithm works on parameters.
     buckets: Option<Vec<ReplicaBucket>>,
     optimizer: Option<Arc<dyn Optimizer>>,
@@ -36,7 +36,7 @@ pub(super) struct Kept<'a> {
     /// Prefix of the names of the parameters.
     pub(super) name: String,
     buffers: Vec<&'a Buffer>,
-    places: Vec<Place>,
+    places: Vec<BucketRange>,
 }
 
 impl Kept<'_> {
@@ -52,7 +52,7 @@ impl Kept<'_> {
 /// Name of the part with the parameters themselves.
 const PARAMETER: &str = "parameter";
 
-impl Replica {
+impl ReplicaBuckets {
     pub(super) fn new(
         plan: &Plan,
         options: &EngineOptions,
@@ -62,7 +62,8 @@ impl Replica {
         let tensors = plan.tensors();
         check_names(&options.groups, tensors.iter().flat_map(|tensors| tensors.iter()))?;
         let optimizer = options.optimizer.clone();
-        let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone(), moved: 0 };
+        let mut replica =
+            ReplicaBuckets { buckets: None, optimizer, groups: options.groups.clone(), moved: 0 };
         if options.optimizer.is_some() || algorithm {
             replica.buckets = Some(replica.zeroed(plan, queues, Vec::new())?);
         }
@@ -98,7 +99,7 @@ impl Replica {
     }
 
     /// Returns the place of each parameter in a slot, and the total for each bucket.
-    fn places(&self, plan: &Plan, slot: &str) -> (Vec<Place>, Vec<usize>) {
+    fn places(&self, plan: &Plan, slot: &str) -> (Vec<BucketRange>, Vec<usize>) {
         plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 

@@ -15,8 +15,8 @@
 //! algorithm/<bucket>/<field>             the fields that the algorithm declares in `checkpoint`
 //! ```
 
-use super::hooks::Results;
-use super::plan::{Layout, Plan, wide};
+use super::hooks::PassContents;
+use super::plan::{Plan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
@@ -106,7 +106,7 @@ impl DataParallel {
             }
         }
         if self.started {
-            let Layout { order, members, counts } = plan.layout();
+            let PlanLayout { order, members, counts } = plan.layout();
             record.put("plan/order", &order)?;
             record.put("plan/members", &members)?;
             record.put("plan/counts", &counts)?;
@@ -180,7 +180,7 @@ impl DataParallel {
         if backward.is_open() {
             return refuse("within a backward pass");
         }
-        if backward.results() != Results::None {
+        if backward.results() != PassContents::None {
             return refuse("between a backward pass and its step");
         }
         if self.present.evaluation > 0 {
@@ -238,7 +238,7 @@ impl DataParallel {
             Ok(_) => {
                 let order = record.get("plan/order")?;
                 let members = record.get("plan/members")?;
-                let layout = Layout { order, members, counts: record.get("plan/counts")? };
+                let layout = PlanLayout { order, members, counts: record.get("plan/counts")? };
                 backward.plan().with_layout(&layout).map(Some)
             }
         }

@@ -3,11 +3,11 @@
 mod pass;
 
 pub use pass::Mode;
-pub(super) use pass::Results;
+pub(super) use pass::PassContents;
 
 use super::plan::Plan;
 use super::runner::{Memory, Request, Requests};
-use super::stage::Stage;
+use super::stage::HookStage;
 use super::widths::widen;
 use crate::bytes::on_host;
 use crate::plugin::StepInfo;
@@ -219,7 +219,7 @@ pub(super) struct Backward {
     open: Option<Mode>,
     /// Number of buckets handed over in this pass.
     sent: usize,
-    results: Results,
+    results: PassContents,
     /// Error of the first refused call in the current pass.
     mistake: Option<Error>,
     /// Current step, for the hooks.
@@ -274,7 +274,12 @@ impl Backward {
         let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
         self.sent += 1;
         let memory = Memory { gradients: Some(gradients), ..Memory::default() };
-        self.requests.send(Request::Hook { stage: Stage::Gradients, bucket, memory, present: self.present })
+        self.requests.send(Request::Hook {
+            stage: HookStage::Gradients,
+            bucket,
+            memory,
+            present: self.present,
+        })
     }
 
     /// Returns the memory of a gradient with its present values: zeros at first.

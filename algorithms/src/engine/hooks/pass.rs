@@ -19,7 +19,7 @@ pub enum Mode {
 
 /// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Results {
+pub(in crate::engine) enum PassContents {
     /// Nothing, or the gradients that earlier passes accumulated.
     None,
     /// Gradients as the algorithm left them, not yet used by a step.
@@ -45,7 +45,7 @@ impl Backward {
             idle,
             open: None,
             sent: 0,
-            results: Results::None,
+            results: PassContents::None,
             mistake: None,
             present: StepInfo::default(),
             observed: Some(Vec::new()),
@@ -109,11 +109,11 @@ impl Backward {
         self.present = present;
     }
 
-    pub(in crate::engine) fn results(&self) -> Results {
+    pub(in crate::engine) fn results(&self) -> PassContents {
         self.results
     }
 
-    pub(in crate::engine) fn set_results(&mut self, results: Results) {
+    pub(in crate::engine) fn set_results(&mut self, results: PassContents) {
         self.results = results;
     }
 
@@ -147,7 +147,7 @@ impl Backward {
         }
         self.open = Some(mode);
         self.held = held;
-        self.results = Results::None;
+        self.results = PassContents::None;
         self.mistake = None;
         self.sent = 0;
         for (slot, bucket) in self.slots.iter_mut().zip(self.plan.buckets()) {
@@ -188,7 +188,7 @@ impl Backward {
         if mode == Mode::Accumulate {
             return Ok(None);
         }
-        self.results = Results::Synchronized;
+        self.results = PassContents::Synchronized;
         Ok(Some(self.sent))
     }
 
@@ -235,10 +235,10 @@ impl Backward {
     pub(in crate::engine) fn gradient(&self, parameter: usize) -> Result<ReadView> {
         let (bucket, range) = self.plan.place(parameter)?;
         match (self.results, &self.slots[bucket].buffer) {
-            (Results::Synchronized, Some(buffer)) => {
+            (PassContents::Synchronized, Some(buffer)) => {
                 narrow(buffer, range, self.plan.parameters()[parameter].dtype)
             }
-            (Results::Overflowed, _) => {
+            (PassContents::Overflowed, _) => {
                 let remedy = "skip the step if `overflowed` is true";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }

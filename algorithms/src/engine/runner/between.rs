@@ -1,7 +1,7 @@
 //! Work of the communication thread between two steps; the training thread requests it and waits for it.
 
 use super::{HookRunner, Lane, Memory, missing};
-use crate::engine::overflow::Watch;
+use crate::engine::overflow::OverflowCheck;
 use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
@@ -75,7 +75,8 @@ impl HookRunner {
         self.lanes = buckets.enumerate().map(lane).collect();
         self.works_after_backward = algorithm.written().after_backward;
         self.compares_rates = algorithm.keeps_replicas_identical() && algorithm.trigram().synchronous;
-        self.overflows = if self.skips_overflows { Watch::of(&algorithm) } else { Watch::None };
+        self.overflows =
+            if self.skips_overflows { OverflowCheck::of(&algorithm) } else { OverflowCheck::None };
         self.algorithm = Some(algorithm);
     }
 

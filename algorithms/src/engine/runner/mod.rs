@@ -12,9 +12,9 @@ mod between;
 mod urgency;
 
 use super::hook_spans::{OpenHook, hook_begins, hook_ends};
-use super::overflow::{self, Watch};
+use super::overflow::{self, OverflowCheck};
 use super::plan::name_tensor;
-use super::stage::Stage;
+use super::stage::HookStage;
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Slots, Tensor};
 use crate::plugin::{Context, Metrics, StepInfo};
@@ -31,7 +31,7 @@ use std::task::{Context as Polling, Poll};
 /// Request of the training thread to the communication thread.
 pub(super) enum Request {
     /// Hook of a bucket, with memory that it needs and this thread does not own yet.
-    Hook { stage: Stage, bucket: usize, memory: Memory, present: StepInfo },
+    Hook { stage: HookStage, bucket: usize, memory: Memory, present: StepInfo },
     /// Work between two steps.
     Call(Call),
 }
@@ -117,7 +117,7 @@ struct FinishedHook {
 
 struct Running {
     bucket: usize,
-    stage: Stage,
+    stage: HookStage,
     hook: Hook,
     /// True after its first poll.
     begun: bool,
@@ -137,7 +137,7 @@ struct Lane {
     instance: Option<Box<dyn Instance>>,
     /// Memory of the bucket that no hook in progress owns.
     memory: Memory,
-    waiting: VecDeque<(Stage, StepInfo)>,
+    waiting: VecDeque<(HookStage, StepInfo)>,
     busy: bool,
 }
 
@@ -157,11 +157,11 @@ pub(super) struct HookRunner {
     /// True if the engine options request it.
     skips_overflows: bool,
     /// Treatment of gradients that are not finite, before a hook that would refuse them.
-    overflows: Watch,
+    overflows: OverflowCheck,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
-    upcoming: VecDeque<(Stage, usize)>,
+    upcoming: VecDeque<(HookStage, usize)>,
     /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
     outgoing: Sender<Done>,
@@ -193,7 +193,7 @@ impl HookRunner {
             works_after_backward: false,
             compares_rates: false,
             skips_overflows: false,
-            overflows: Watch::None,
+            overflows: OverflowCheck::None,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -250,7 +250,7 @@ impl HookRunner {
 
     /// Takes a bucket that has arrived for a stage. Buckets arrive for one stage after another, and within a stage in
     /// any order.
-    fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, present: StepInfo) {
+    fn arrive(&mut self, stage: HookStage, bucket: usize, memory: Memory, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
             self.upcoming.extend((0..buckets).map(|bucket| (stage, bucket)));
@@ -261,9 +261,9 @@ impl HookRunner {
         lane.memory.slots = memory.slots;
         lane.waiting.push_back((stage, present));
         self.arrived = (self.arrived + 1) % buckets;
-        if stage == Stage::Gradients && self.arrived == 0 && self.works_after_backward {
-            self.upcoming.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
-            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, present)));
+        if stage == HookStage::Gradients && self.arrived == 0 && self.works_after_backward {
+            self.upcoming.extend((0..buckets).map(|bucket| (HookStage::Backward, bucket)));
+            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((HookStage::Backward, present)));
         }
     }
 
@@ -277,7 +277,7 @@ impl HookRunner {
         while let Some((stage, bucket)) = self.upcoming.front().copied()
             && self.running.len() < self.streams()
         {
-            if stage == Stage::Start && !self.running.is_empty() {
+            if stage == HookStage::Start && !self.running.is_empty() {
                 return;
             }
             let lane = &mut self.lanes[bucket];
@@ -361,7 +361,7 @@ impl HookRunner {
 
     /// Takes back the data of a hook, and hands it to the training thread unless the next hook of the bucket needs it
     /// here.
-    fn hand_back(&mut self, bucket: usize, stage: Stage, finished: FinishedHook) -> Result<()> {
+    fn hand_back(&mut self, bucket: usize, stage: HookStage, finished: FinishedHook) -> Result<()> {
         let FinishedHook { outcome, instance, memory } = finished;
         let lane = &mut self.lanes[bucket];
         // A device reports an error late, perhaps for another bucket: then the error names no tensor, rather than a
@@ -376,7 +376,8 @@ impl HookRunner {
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
         lane.memory.overflowed |= memory.overflowed;
-        let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
+        let stays =
+            stage == HookStage::Forward || (stage == HookStage::Gradients && self.works_after_backward);
         if !stays {
             runtime::catch_up();
             let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
@@ -390,15 +391,15 @@ struct HookCall {
     algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
-    overflows: Watch,
+    overflows: OverflowCheck,
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
 }
 
 impl HookCall {
-    async fn hook(mut self, stage: Stage, context: Context) -> FinishedHook {
+    async fn hook(mut self, stage: HookStage, context: Context) -> FinishedHook {
         let outcome = match stage {
-            Stage::Forward => self.forward(&context).await,
+            HookStage::Forward => self.forward(&context).await,
             _ => self.with_bucket(stage, &context).await,
         };
         FinishedHook { outcome, instance: self.instance, memory: self.memory }
@@ -411,7 +412,7 @@ impl HookCall {
         }
     }
 
-    async fn with_bucket(&mut self, stage: Stage, context: &Context) -> Result<()> {
+    async fn with_bucket(&mut self, stage: HookStage, context: &Context) -> Result<()> {
         let Some(gradients) = self.memory.gradients.take() else { return Err(missing()) };
         let parameters = match self.memory.parameters.take() {
             Some(parameters) => parameters,
@@ -422,22 +423,24 @@ impl HookCall {
         let mut overflowed = self.memory.overflowed;
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
         match self.overflows {
-            Watch::Shared if stage == Stage::Gradients => {
+            OverflowCheck::Shared if stage == HookStage::Gradients => {
                 overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
             }
-            Watch::Refused if stage == Stage::Gradients => overflow::check(context, &bucket)?,
+            OverflowCheck::Refused if stage == HookStage::Gradients => overflow::check(context, &bucket)?,
             _ => {}
         }
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
-            (Stage::Start, none, Some(algorithm)) => {
+            (HookStage::Start, none, Some(algorithm)) => {
                 let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
-            (Stage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
-            (Stage::Gradients | Stage::Backward, ..) if overflowed => overflow::show(&bucket.gradients),
-            (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
-            (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
-            (Stage::Step, Some(instance), _) => {
+            (HookStage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
+            (HookStage::Gradients | HookStage::Backward, ..) if overflowed => {
+                overflow::show(&bucket.gradients)
+            }
+            (HookStage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
+            (HookStage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
+            (HookStage::Step, Some(instance), _) => {
                 let seen = match &mut slots {
                     Some(slots) => instance.slots_ready(context, &mut bucket, slots).await,
                     None => Ok(()),
@@ -447,7 +450,7 @@ impl HookCall {
                     Err(error) => Err(error),
                 }
             }
-            (Stage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
+            (HookStage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
