@@ -15,7 +15,7 @@
 use super::EngineOptions;
 use super::agree::agree;
 use super::fit::{check_algorithm, check_is_free};
-use super::runner::{Memory, Request};
+use super::runner::{BucketTransfer, RunnerRequest};
 use super::scheduler::Scheduler;
 use super::stage::HookStage;
 use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
@@ -64,7 +64,7 @@ pub struct FrameworkBucket {
 }
 
 /// Element type and tensors of a bucket.
-type Layout = (DType, Arc<[Tensor]>);
+type BucketTensors = (DType, Arc<[Tensor]>);
 
 /// Algorithm that works on a framework's buckets of gradients.
 ///
@@ -74,11 +74,11 @@ pub struct CommunicationHook {
     algorithm: AnyAlgorithm,
     present: StepInfo,
     /// Buckets with states.
-    layout: Vec<Layout>,
+    layout: Vec<BucketTensors>,
     /// True if two consecutive passes had these buckets.
     is_settled: bool,
     /// Buckets of the current pass so far.
-    arrived: Vec<Layout>,
+    arrived: Vec<BucketTensors>,
     /// Gradients of the buckets whose hooks wait for the last bucket.
     held: Vec<Buffer>,
 }
@@ -232,8 +232,8 @@ impl CommunicationHook {
     }
 
     fn send(&self, stage: HookStage, bucket: usize, gradients: Buffer) -> Result<()> {
-        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
-        self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })
+        let memory = BucketTransfer { gradients: Some(gradients), ..BucketTransfer::default() };
+        self.scheduler.requests().send(RunnerRequest::Hook { stage, bucket, memory, present: self.present })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A step: forward pass, backward pass, optimizer, and the hooks of the algorithm around them.
 
 use super::hooks::{self, PassContents};
-use super::runner::{Memory, Request};
+use super::runner::{BucketTransfer, RunnerRequest};
 use super::stage::HookStage;
 
 use super::fit::check_is_free;
@@ -351,13 +351,18 @@ impl DataParallel {
         let slots = stage == HookStage::Step && self.algorithm.reads_slots();
         let mut replica = self.replica.borrow_mut();
         for bucket in 0..buckets {
-            let memory = Memory {
+            let memory = BucketTransfer {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: replica.lend(bucket, parameters)?,
                 slots: if slots { replica.lend_slots(bucket) } else { None },
                 overflowed: false,
             };
-            self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
+            self.scheduler.requests().send(RunnerRequest::Hook {
+                stage,
+                bucket,
+                memory,
+                present: self.present,
+            })?;
         }
         Ok(buckets)
     }

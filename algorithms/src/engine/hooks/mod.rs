@@ -6,7 +6,7 @@ pub use pass::Mode;
 pub(super) use pass::PassContents;
 
 use super::plan::Plan;
-use super::runner::{Memory, Request, Requests};
+use super::runner::{BucketTransfer, Requests, RunnerRequest};
 use super::stage::HookStage;
 use super::widths::widen;
 use crate::bytes::on_host;
@@ -273,8 +273,8 @@ impl Backward {
     fn send(&mut self, bucket: usize) -> Result<()> {
         let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
         self.sent += 1;
-        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
-        self.requests.send(Request::Hook {
+        let memory = BucketTransfer { gradients: Some(gradients), ..BucketTransfer::default() };
+        self.requests.send(RunnerRequest::Hook {
             stage: HookStage::Gradients,
             bucket,
             memory,

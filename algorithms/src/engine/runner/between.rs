@@ -1,6 +1,6 @@
 //! Work of the communication thread between two steps; the training thread requests it and waits for it.
 
-use super::{HookRunner, Lane, Memory, missing};
+use super::{BucketLane, BucketTransfer, HookRunner, missing};
 use crate::engine::overflow::OverflowCheck;
 use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
@@ -61,14 +61,14 @@ impl HookRunner {
         metrics: &Metrics,
     ) {
         let parameters = algorithm.needs().parameters;
-        let lane = |(at, tensors)| Lane {
+        let lane = |(at, tensors)| BucketLane {
             comm: self.comm.lane(at),
             hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
             metrics: metrics.clone(),
             tensors,
             parameters,
             instance: None,
-            memory: Memory::default(),
+            memory: BucketTransfer::default(),
             waiting: VecDeque::new(),
             busy: false,
         };

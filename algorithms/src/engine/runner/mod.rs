@@ -29,19 +29,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Polling, Poll};
 
 /// Request of the training thread to the communication thread.
-pub(super) enum Request {
+pub(super) enum RunnerRequest {
     /// Hook of a bucket, with memory that it needs and this thread does not own yet.
-    Hook { stage: HookStage, bucket: usize, memory: Memory, present: StepInfo },
+    Hook { stage: HookStage, bucket: usize, memory: BucketTransfer, present: StepInfo },
     /// Work between two steps.
-    Call(Call),
+    Call(RunnerCall),
 }
 
-pub(super) type Call =
+pub(super) type RunnerCall =
     Box<dyn for<'a> FnOnce(&'a mut HookRunner) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + Send>;
 
 /// Memory of a bucket, in transfer between the threads; `None` for parts that are not transferred.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct BucketTransfer {
     pub(super) gradients: Option<Buffer>,
     pub(super) parameters: Option<Buffer>,
     /// Memory of the optimizer, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
@@ -50,7 +50,7 @@ pub(super) struct Memory {
     pub(super) overflowed: bool,
 }
 
-impl Memory {
+impl BucketTransfer {
     /// Returns one of the buffers of the bucket; all have the same layout.
     fn buffer(&self) -> Option<&Buffer> {
         self.gradients.as_ref().or(self.parameters.as_ref())
@@ -63,26 +63,26 @@ impl Memory {
 }
 
 /// Bucket whose hooks are done.
-pub(super) type Done = Result<(usize, Memory)>;
+pub(super) type FinishedBucket = Result<(usize, BucketTransfer)>;
 
 /// Sender of requests to the communication thread.
 #[derive(Clone)]
 pub(super) struct Requests {
     /// Sending end; `None` after the scheduler was dropped.
-    sender: Arc<Mutex<Option<Sender<Request>>>>,
+    sender: Arc<Mutex<Option<Sender<RunnerRequest>>>>,
     bell: Arc<dyn Bell>,
 }
 
 impl Requests {
-    pub(super) fn new(sender: Sender<Request>, bell: Arc<dyn Bell>) -> Self {
+    pub(super) fn new(sender: Sender<RunnerRequest>, bell: Arc<dyn Bell>) -> Self {
         Requests { sender: Arc::new(Mutex::new(Some(sender))), bell }
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<Sender<Request>>> {
+    fn sender(&self) -> MutexGuard<'_, Option<Sender<RunnerRequest>>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn send(&self, request: Request) -> Result<()> {
+    pub(super) fn send(&self, request: RunnerRequest) -> Result<()> {
         let sender = self.sender();
         let Some(sender) = &*sender else {
             return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
@@ -112,10 +112,10 @@ type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 struct FinishedHook {
     outcome: Result<()>,
     instance: Option<Box<dyn Instance>>,
-    memory: Memory,
+    memory: BucketTransfer,
 }
 
-struct Running {
+struct RunningHook {
     bucket: usize,
     stage: HookStage,
     hook: Hook,
@@ -126,7 +126,7 @@ struct Running {
 }
 
 /// State of one bucket on this thread.
-struct Lane {
+struct BucketLane {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     metrics: Metrics,
@@ -136,7 +136,7 @@ struct Lane {
     /// State of the algorithm for the bucket; `None` while a hook owns it, and before the first hook.
     instance: Option<Box<dyn Instance>>,
     /// Memory of the bucket that no hook in progress owns.
-    memory: Memory,
+    memory: BucketTransfer,
     waiting: VecDeque<(HookStage, StepInfo)>,
     busy: bool,
 }
@@ -158,13 +158,13 @@ pub(super) struct HookRunner {
     skips_overflows: bool,
     /// Treatment of gradients that are not finite, before a hook that would refuse them.
     overflows: OverflowCheck,
-    lanes: Vec<Lane>,
-    running: Vec<Running>,
+    lanes: Vec<BucketLane>,
+    running: Vec<RunningHook>,
     /// Hooks to start, in the order in which every rank starts them.
     upcoming: VecDeque<(HookStage, usize)>,
     /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
-    outgoing: Sender<Done>,
+    outgoing: Sender<FinishedBucket>,
     /// For each bucket, its place in the order of the next forward pass, smaller numbers first; `None` without
     /// priorities.
     urgency: Option<Vec<usize>>,
@@ -180,7 +180,7 @@ impl HookRunner {
         comm: Communicator,
         hierarchy: Option<Hierarchy>,
         streams: usize,
-        outgoing: Sender<Done>,
+        outgoing: Sender<FinishedBucket>,
     ) -> Self {
         let lanes = Vec::new();
         let running = Vec::new();
@@ -207,7 +207,7 @@ impl HookRunner {
     }
 
     /// Runs until the training thread is gone or a hook fails.
-    pub(super) async fn run(mut self, incoming: &Receiver<Request>) {
+    pub(super) async fn run(mut self, incoming: &Receiver<RunnerRequest>) {
         drive::beside_computation();
         let mut wait = Wait::default();
         loop {
@@ -237,10 +237,10 @@ impl HookRunner {
         }
     }
 
-    async fn take(&mut self, request: Request) -> Result<()> {
+    async fn take(&mut self, request: RunnerRequest) -> Result<()> {
         match request {
-            Request::Call(work) => work(self).await,
-            Request::Hook { stage, bucket, memory, present } => {
+            RunnerRequest::Call(work) => work(self).await,
+            RunnerRequest::Hook { stage, bucket, memory, present } => {
                 self.arrive(stage, bucket, memory, present);
                 self.start();
                 Ok(())
@@ -250,7 +250,7 @@ impl HookRunner {
 
     /// Takes a bucket that has arrived for a stage. Buckets arrive for one stage after another, and within a stage in
     /// any order.
-    fn arrive(&mut self, stage: HookStage, bucket: usize, memory: Memory, present: StepInfo) {
+    fn arrive(&mut self, stage: HookStage, bucket: usize, memory: BucketTransfer, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
             self.upcoming.extend((0..buckets).map(|bucket| (stage, bucket)));
@@ -307,7 +307,7 @@ impl HookRunner {
                 memory: std::mem::take(&mut lane.memory),
             };
             let hook = Box::pin(call.hook(stage, context));
-            self.running.push(Running { bucket, stage, hook, begun: false, span });
+            self.running.push(RunningHook { bucket, stage, hook, begun: false, span });
         }
     }
 
@@ -325,7 +325,7 @@ impl HookRunner {
     }
 
     /// Polls every hook that `may_go_on`, unless it must wait for more urgent ones.
-    fn poll_those(&mut self, may_go_on: impl Fn(&Running) -> bool) -> Result<()> {
+    fn poll_those(&mut self, may_go_on: impl Fn(&RunningHook) -> bool) -> Result<()> {
         let waker = drive::waker();
         let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
@@ -346,7 +346,7 @@ impl HookRunner {
                 continue;
             };
             // Keeps the order, so that hooks also run in the order in which they were started.
-            let Running { bucket, stage, span, .. } = self.running.remove(at);
+            let RunningHook { bucket, stage, span, .. } = self.running.remove(at);
             if let Some(trace) = &mut self.trace {
                 hook_ends(trace, span, &self.comm);
             }
@@ -393,7 +393,7 @@ struct HookCall {
     parameters: bool,
     overflows: OverflowCheck,
     instance: Option<Box<dyn Instance>>,
-    memory: Memory,
+    memory: BucketTransfer,
 }
 
 impl HookCall {
@@ -454,7 +454,7 @@ impl HookCall {
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
-        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots, overflowed };
+        self.memory = BucketTransfer { gradients: Some(bucket.gradients), parameters, slots, overflowed };
         outcome
     }
 }
