@@ -18,7 +18,7 @@ use super::fit::{check_algorithm, check_is_free};
 use super::runner::{BucketTransfer, RunnerRequest};
 use super::scheduler::Scheduler;
 use super::stage::HookStage;
-use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
+use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ impl CommunicationHook {
         let tensors: Vec<Arc<[Tensor]>> =
             self.layout.iter().map(|(_, tensors)| Arc::clone(tensors)).collect();
         self.scheduler.call(async move |runner| {
-            runner.open_lanes(algorithm, tensors.into_iter(), &Metrics::default());
+            runner.open_lanes(algorithm, tensors.into_iter(), &MetricsCollector::default());
             Ok(())
         })?;
         self.present.begun = self.present.step;

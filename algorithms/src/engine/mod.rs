@@ -84,7 +84,7 @@ pub use trace::Tracing;
 
 use crate::optimizer::LearningRate;
 use crate::plugin::AnyAlgorithm;
-use crate::plugin::{Metrics, StepInfo};
+use crate::plugin::{MetricsCollector, StepInfo};
 use crate::record::Claims;
 use agree::agree;
 use autotune::Tuner;
@@ -168,7 +168,7 @@ pub struct DataParallel {
     unsettled: bool,
     blocked: Cell<Duration>,
     /// Metrics of the hooks since the last step ended, and those of that step.
-    collected: Metrics,
+    collected: MetricsCollector,
     metrics: BTreeMap<String, f64>,
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
@@ -226,7 +226,7 @@ impl DataParallel {
             started: false,
             unsettled: false,
             blocked: Cell::default(),
-            collected: Metrics::default(),
+            collected: MetricsCollector::default(),
             metrics: BTreeMap::new(),
             tracing: Traced::default(),
             kept_in: Vec::new(),

@@ -1,6 +1,6 @@
 //! The context of a hook, in addition to the bucket: the ranks, the step, and arithmetic on buffers.
 
-use super::metrics::{Combine, Metrics};
+use super::metrics::{Combine, MetricsCollector};
 use super::ranks::Ranks;
 use hexagram_logical::codec::{Codec, LinearCodec, OneRound};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
@@ -17,7 +17,7 @@ pub struct Context {
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: MetricsCollector,
     /// Queue of the memory of the bucket, and its number of elements.
     pub(crate) queue: Queue,
     pub(crate) elements: usize,

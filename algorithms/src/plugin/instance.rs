@@ -244,7 +244,7 @@ impl<A: Algorithm> Erased for A {
     ) -> HookFuture<'a, Box<dyn Instance>> {
         Box::pin(async move {
             let state = self.state(context, bucket).await?;
-            Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
+            Ok(Box::new(TypedInstance { algorithm: self, state }) as Box<dyn Instance>)
         })
     }
 }
@@ -264,7 +264,7 @@ macro_rules! hooks {
             fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
         }
 
-        impl<A: Algorithm> Instance for Typed<A> {
+        impl<A: Algorithm> Instance for TypedInstance<A> {
             $(fn $hook<'a>(&'a mut self, context: &'a Context, $($argument: $of),*) -> HookFuture<'a> {
                 Box::pin(self.algorithm.$hook(context, &mut self.state, $($argument),*))
             })*
@@ -290,7 +290,7 @@ hooks! {
     settle(bucket: &'a mut Bucket);
 }
 
-struct Typed<A: Algorithm> {
+struct TypedInstance<A: Algorithm> {
     algorithm: Arc<A>,
     state: A::State,
 }

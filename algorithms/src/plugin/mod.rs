@@ -33,7 +33,7 @@ pub(crate) use instance::Instance;
 #[cfg(test)]
 pub(crate) use instance::{Erased, HookFuture};
 pub use metrics::Combine;
-pub(crate) use metrics::Metrics;
+pub(crate) use metrics::MetricsCollector;
 pub use optimizers::{Optimizers, StepForm};
 pub use ranks::Ranks;
 pub use rounds::ParameterMean;

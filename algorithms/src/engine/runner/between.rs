@@ -3,7 +3,7 @@
 use super::{BucketLane, BucketTransfer, HookRunner, missing};
 use crate::engine::overflow::OverflowCheck;
 use crate::engine::queues::Queues;
-use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
+use crate::plugin::{AnyAlgorithm, Instance, MetricsCollector, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::{Buffer, DType, Error, Result, TransportKind, drive};
@@ -39,7 +39,7 @@ impl HookRunner {
         algorithm: AnyAlgorithm,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
         queues: &Queues,
-        metrics: &Metrics,
+        metrics: &MetricsCollector,
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
         let parameters = algorithm.needs().parameters;
         let mut made = Vec::new();
@@ -58,7 +58,7 @@ impl HookRunner {
         &mut self,
         algorithm: AnyAlgorithm,
         buckets: impl Iterator<Item = Arc<[Tensor]>>,
-        metrics: &Metrics,
+        metrics: &MetricsCollector,
     ) {
         let parameters = algorithm.needs().parameters;
         let lane = |(at, tensors)| BucketLane {

@@ -17,7 +17,7 @@ use super::plan::name_tensor;
 use super::stage::HookStage;
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Slots, Tensor};
-use crate::plugin::{Context, Metrics, StepInfo};
+use crate::plugin::{Context, MetricsCollector, StepInfo};
 use crate::trace::Recorder;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};
@@ -129,7 +129,7 @@ struct RunningHook {
 struct BucketLane {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
-    metrics: Metrics,
+    metrics: MetricsCollector,
     tensors: Arc<[Tensor]>,
     /// True if hooks receive parameters.
     parameters: bool,
