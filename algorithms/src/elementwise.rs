@@ -24,13 +24,13 @@ pub(crate) trait Elementwise<T, const R: usize, const W: usize>:
 
     /// Returns the entry for a GPU.
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry;
+    fn entry(&self) -> KernelEntry;
 }
 
 /// Entry of a GPU module for elementwise work. Its parameters are pointers to the runs, inputs first, then the length
 /// and the scalars.
 #[cfg(feature = "cuda")]
-pub(crate) struct Entry {
+pub(crate) struct KernelEntry {
     /// Module of the entry.
     pub module: &'static Module,
     /// Name of the entry.
@@ -59,7 +59,7 @@ pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: us
     if parts.iter().all(|(range, _)| range.is_empty()) {
         return Ok(());
     }
-    run(Arc::new(Parts { parts, elements: PhantomData }), &reads, &writes)
+    run(Arc::new(PartsKernel { parts, elements: PhantomData }), &reads, &writes)
 }
 
 /// Runs a kernel on whole buffers.
@@ -98,12 +98,12 @@ fn not_within(len: usize, range: &Range<usize>) -> Error {
 
 /// Kernel that works on parts of its operands.
 #[derive(Debug)]
-struct Parts<T, E, const R: usize, const W: usize> {
+struct PartsKernel<T, E, const R: usize, const W: usize> {
     parts: Vec<(Range<usize>, E)>,
     elements: PhantomData<T>,
 }
 
-impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel for Parts<T, E, R, W> {
+impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel for PartsKernel<T, E, R, W> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let (reads, mut writes) = operands.all::<T, R, W>()?;
         for (range, work) in &self.parts {

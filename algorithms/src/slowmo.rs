@@ -28,7 +28,7 @@
 
 use crate::elementwise::{self, Elementwise};
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
 use crate::plugin::with_float;
 use crate::plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, Instance, Needs, Slots,
@@ -67,9 +67,9 @@ impl Default for SlowMo {
 
 /// Base for ranks that step on their own, without communication.
 #[derive(Debug, Clone)]
-struct Alone;
+struct NoBase;
 
-impl Algorithm for Alone {
+impl Algorithm for NoBase {
     type State = ();
 
     fn about(&self) -> About {
@@ -83,9 +83,9 @@ impl Algorithm for Alone {
 
 /// Values of the base: the algorithms of the registry that parses the text, if they are synchronous and remember no
 /// parameters.
-struct Bases;
+struct BaseValues;
 
-impl Values<AnyAlgorithm> for Bases {
+impl Values<AnyAlgorithm> for BaseValues {
     fn read(
         &self,
         spelling: &Spelling,
@@ -160,7 +160,7 @@ impl Algorithm for SlowMo {
         options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;
         options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")?;
         self.averaging.options(options)?;
-        options.field("base", &mut self.base, or("none", Bases), "algorithm of the steps of a period")
+        options.field("base", &mut self.base, or("none", BaseValues), "algorithm of the steps of a period")
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {
@@ -292,16 +292,16 @@ impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.step, self.per_rate, self.beta].map(T::argument).to_vec();
-        Entry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
     }
 }
 
 impl SlowMo {
     /// Returns the algorithm of the steps of a period.
     fn base(&self) -> AnyAlgorithm {
-        self.base.clone().unwrap_or_else(|| Alone.into())
+        self.base.clone().unwrap_or_else(|| NoBase.into())
     }
 
     /// Replaces the parameters by their mean over all ranks, weighted as in the base.

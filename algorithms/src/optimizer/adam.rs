@@ -13,7 +13,7 @@
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
 use crate::real::Real;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
@@ -113,7 +113,7 @@ impl<T: Real> AdamStep<T, true> {
     /// Returns the launch that steps `len` elements from these starts in the operands: gradients, parameters and both
     /// moments.
     pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
-        let Entry { name, scalars, .. } = self.entry();
+        let KernelEntry { name, scalars, .. } = self.entry();
         let operand = |(operand, start)| Argument::OperandAt(operand, start * size_of::<T>());
         let operands = starts.into_iter().enumerate().map(operand);
         let arguments = operands.chain([Argument::U64(len as u64)]).chain(scalars);
@@ -132,13 +132,13 @@ impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUP
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         const NAMES: [[&str; 2]; 2] =
             [["adam_step_f32", "adam_step_f64"], ["adamw_step_f32", "adamw_step_f64"]];
         let own = [self.rate, self.decay].map(T::argument);
         let scalars = own.into_iter().chain(self.direction.arguments()).collect();
         let which = usize::from(DECOUPLED);
-        Entry { module: &MODULES[which], name: name_for::<T>(NAMES[which]), scalars }
+        KernelEntry { module: &MODULES[which], name: name_for::<T>(NAMES[which]), scalars }
     }
 }
 

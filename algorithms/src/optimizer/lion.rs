@@ -14,7 +14,7 @@
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
 use crate::real::Real;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
@@ -107,10 +107,10 @@ impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [&[self.rate, self.keep], &self.weight, &self.decay];
         let scalars = scalars.into_iter().flatten().map(|scalar| scalar.argument()).collect();
-        Entry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }
     }
 }
 

@@ -12,7 +12,7 @@
 use super::{Optimizer, Section, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
 use crate::plugin::StepForm;
 use crate::real::Real;
 use hexagram_logical::Result;
@@ -116,9 +116,9 @@ impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.rate, self.decay].map(T::argument).to_vec();
-        Entry { module: &MODULE, name: name_for::<T>(["sgd_plain_f32", "sgd_plain_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["sgd_plain_f32", "sgd_plain_f64"]), scalars }
     }
 }
 
@@ -143,9 +143,13 @@ impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.along.rate, self.along.decay, self.momentum, self.take].map(T::argument);
         let scalars = scalars.into_iter().chain([Argument::U32(self.nesterov.into())]).collect();
-        Entry { module: &MODULE, name: name_for::<T>(["sgd_momentum_f32", "sgd_momentum_f64"]), scalars }
+        KernelEntry {
+            module: &MODULE,
+            name: name_for::<T>(["sgd_momentum_f32", "sgd_momentum_f64"]),
+            scalars,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, runs};
+use crate::elementwise::{KernelEntry, runs};
 use hexagram_logical::Result;
 use hexagram_logical::device::kernels::{Float, sums::sum_f32};
 #[cfg(feature = "cuda")]
@@ -54,7 +54,7 @@ impl Elementwise<f32, 1, 1> for Moment {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let (name, scalars) = match *self {
             Moment::First { keep, take } => ("moment_first", vec![keep, take]),
             Moment::Second { keep, take } => ("moment_second", vec![keep, take]),
@@ -63,7 +63,7 @@ impl Elementwise<f32, 1, 1> for Moment {
             Moment::Divide => ("moment_divide", Vec::new()),
             Moment::Silence => ("moment_silence", Vec::new()),
         };
-        Entry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
+        KernelEntry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
     }
 }
 
@@ -99,12 +99,12 @@ impl Elementwise<f32, 2, 1> for Heading {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let (name, scalars) = match *self {
             Heading::Adam { unbias, root, epsilon } => ("moment_adam", vec![unbias, root, epsilon]),
             Heading::Frozen { unbias } => ("moment_frozen", vec![unbias]),
         };
-        Entry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
+        KernelEntry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
     }
 }
 
