@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::ops::{AddAssign, Div, Neg, Sub};
 
 /// Float type of parameters.
-pub(crate) trait Real:
+pub(crate) trait FloatExt:
     Element + Float + Debug + Sub<Output = Self> + Div<Output = Self> + Neg<Output = Self> + AddAssign + Into<f64>
 {
     /// Zero.
@@ -30,7 +30,7 @@ pub(crate) trait Real:
 
 macro_rules! real {
     ($T:ident, $squares:path, $argument:path) => {
-        impl Real for $T {
+        impl FloatExt for $T {
             const ZERO: Self = 0.0;
 
             #[inline]
@@ -59,6 +59,6 @@ real!(f32, sums::squares_f32, Argument::F32);
 real!(f64, sums::squares_f64, Argument::F64);
 
 /// Returns the Euclidean norm, summed in double precision.
-pub(crate) fn norm<T: Real>(elements: &[T]) -> f64 {
+pub(crate) fn norm<T: FloatExt>(elements: &[T]) -> f64 {
     T::squares(elements).sqrt()
 }

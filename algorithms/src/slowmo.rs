@@ -34,7 +34,7 @@ use crate::plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, Instance, Needs, Slots,
     Trigram, Written,
 };
-use crate::real::Real;
+use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
@@ -281,7 +281,7 @@ struct OuterStep<T> {
     beta: T,
 }
 
-impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
+impl<T: FloatExt> Elementwise<T, 0, 3> for OuterStep<T> {
     #[inline(always)]
     fn run(&self, []: [&[T]; 0], [parameters, start, momentum]: [&mut [T]; 3]) {
         for ((x, start), u) in parameters.iter_mut().zip(start).zip(momentum) {

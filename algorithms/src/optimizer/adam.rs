@@ -14,7 +14,7 @@ use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
-use crate::real::Real;
+use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module};
@@ -89,7 +89,7 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
 
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
-            let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
+            let direction = AdamDirection::new((self.beta1, self.beta2), self.epsilon, update.step);
             update.step_elements(|section, rate| {
                 let decay = self.weight_decay * section.weight_decay;
                 let decay = T::of(if DECOUPLED { 1.0 - rate * decay } else { decay });
@@ -102,14 +102,14 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
 /// Step of Adam or AdamW on some elements.
 #[derive(Debug)]
 pub(super) struct AdamStep<T, const DECOUPLED: bool> {
-    pub(super) direction: Direction<T>,
+    pub(super) direction: AdamDirection<T>,
     pub(super) rate: T,
     /// Adam: weight of the parameter in the gradient. AdamW: factor of the parameter.
     pub(super) decay: T,
 }
 
 #[cfg(feature = "cuda")]
-impl<T: Real> AdamStep<T, true> {
+impl<T: FloatExt> AdamStep<T, true> {
     /// Returns the launch that steps `len` elements from these starts in the operands: gradients, parameters and both
     /// moments.
     pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
@@ -121,7 +121,7 @@ impl<T: Real> AdamStep<T, true> {
     }
 }
 
-impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUPLED> {
+impl<T: FloatExt, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUPLED> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
         let moments = first.iter_mut().zip(second);
@@ -158,7 +158,7 @@ pub(super) fn moment_fields(
 
 /// Direction of Adam in one step, in the type of the parameters, which [`Adam`] and related optimizers share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Direction<T> {
+pub(super) struct AdamDirection<T> {
     beta1: T,
     take1: T,
     beta2: T,
@@ -168,11 +168,11 @@ pub(super) struct Direction<T> {
     epsilon: T,
 }
 
-impl<T: Real> Direction<T> {
+impl<T: FloatExt> AdamDirection<T> {
     /// Creates the direction with decays β₁ and β₂ and constant ε, after `step` steps.
     pub(super) fn new((beta1, beta2): (f64, f64), epsilon: f64, step: u64) -> Self {
         let t = (step + 1) as f64;
-        Direction {
+        AdamDirection {
             beta1: T::of(beta1),
             take1: T::of(1.0 - beta1),
             beta2: T::of(beta2),
@@ -194,7 +194,7 @@ impl<T: Real> Direction<T> {
     /// Returns the arguments for `DIRECTION` in `cuda/direction.cuh`.
     #[cfg(feature = "cuda")]
     pub(super) fn arguments(&self) -> [Argument; 7] {
-        let Direction { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;
+        let AdamDirection { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;
         [beta1, take1, beta2, take2, unbias, root, epsilon].map(T::argument)
     }
 }

@@ -15,7 +15,7 @@ use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
-use crate::real::Real;
+use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
@@ -96,7 +96,7 @@ struct BySign<T> {
     decay: [T; 2],
 }
 
-impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
+impl<T: FloatExt> Elementwise<T, 1, 2> for BySign<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
         for ((x, g), m) in parameters.iter_mut().zip(gradients).zip(momentum) {
@@ -116,7 +116,7 @@ impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
 
 /// Returns a size with the sign of another number; 0 if that is zero.
 #[inline]
-fn signed<T: Real>(size: T, of: T) -> T {
+fn signed<T: FloatExt>(size: T, of: T) -> T {
     if of > T::ZERO {
         size
     } else if of < T::ZERO {

@@ -45,7 +45,7 @@ pub(crate) use group::{check_names, sections};
 
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{StepForm, Tensor};
-use crate::real::Real;
+use crate::real::FloatExt;
 use hexagram_logical::device::Kernel;
 use hexagram_logical::spelling::{Options, Spelled};
 use hexagram_logical::{Buffer, Error, Result};
@@ -162,7 +162,7 @@ pub struct Update<'a> {
 impl Update<'_> {
     /// Steps every element separately, with the step that `rule` returns for its section and learning rate. Writes `W`
     /// runs: the parameters and all slots.
-    fn step_elements<T: Real, E: Elementwise<T, 1, W>, const W: usize>(
+    fn step_elements<T: FloatExt, E: Elementwise<T, 1, W>, const W: usize>(
         self,
         rule: impl Fn(&Section, f64) -> E,
     ) -> Result<()> {
@@ -185,7 +185,7 @@ impl Update<'_> {
     }
 
     /// Runs a kernel that reads the gradients, and writes the parameters and all slots, tensor by tensor.
-    fn run<T: Real, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
+    fn run<T: FloatExt, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
         let written: [&Buffer; W] = self.written()?;
         let len = elementwise::alike::<T>(&[self.gradients], &written)?;
         elementwise::within(len, self.tensors.iter().map(|tensor| &tensor.elements))?;

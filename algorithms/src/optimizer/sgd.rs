@@ -14,7 +14,7 @@ use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
 use crate::plugin::StepForm;
-use crate::real::Real;
+use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};
@@ -80,7 +80,7 @@ impl Optimizer for Sgd {
 
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
-            let along = |section: &Section, rate| Along::<T> {
+            let along = |section: &Section, rate| MomentumStep::<T> {
                 rate: T::of(rate),
                 decay: T::of(self.weight_decay * section.weight_decay),
             };
@@ -103,12 +103,12 @@ pub(super) static MODULE: Module = Module { name: "sgd", code: Code::Packed(hexa
 
 /// Step along the gradient on some elements.
 #[derive(Debug)]
-struct Along<T> {
+struct MomentumStep<T> {
     rate: T,
     decay: T,
 }
 
-impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
+impl<T: FloatExt> Elementwise<T, 1, 1> for MomentumStep<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters]: [&mut [T]; 1]) {
         let pairs = parameters.iter_mut().zip(gradients);
@@ -125,16 +125,16 @@ impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
 /// Step along the momentum on some elements.
 #[derive(Debug)]
 struct AlongMomentum<T> {
-    along: Along<T>,
+    along: MomentumStep<T>,
     momentum: T,
     take: T,
     nesterov: bool,
 }
 
-impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
+impl<T: FloatExt> Elementwise<T, 1, 2> for AlongMomentum<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
-        let Along { rate, decay } = self.along;
+        let MomentumStep { rate, decay } = self.along;
         for ((x, g), u) in parameters.iter_mut().zip(gradients).zip(momentum) {
             let d = *g + decay * *x;
             *u = (self.momentum * *u + self.take * d).canonical();
