@@ -2,7 +2,7 @@
 
 use super::agree::agree;
 use super::hooks;
-use super::plan::Plan;
+use super::plan::ModelPlan;
 use super::stage::HookStage;
 use super::{DataParallel, check_algorithm};
 use crate::plugin::AnyAlgorithm;
@@ -29,7 +29,7 @@ impl DataParallel {
     }
 
     /// Continues with these buckets, moves the values into them, and makes the algorithm create its states.
-    pub(super) fn install(&mut self, plan: Plan) -> Result<()> {
+    pub(super) fn install(&mut self, plan: ModelPlan) -> Result<()> {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = self.algorithm.clone();

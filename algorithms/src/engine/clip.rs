@@ -16,7 +16,7 @@
 
 use super::hooks::PassContents;
 use super::overflow::{not_finite, views};
-use super::plan::Plan;
+use super::plan::ModelPlan;
 use super::{DataParallel, hooks, overflow};
 use crate::bytes::on_host;
 use crate::plugin::{Clipping, with_float};
@@ -79,7 +79,7 @@ impl DataParallel {
 }
 
 /// Returns the norm of gradients, by bucket of the plan.
-fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
+fn norm(plan: &ModelPlan, gradients: &[&Buffer]) -> Result<f64> {
     let norm = measure::squares(views(gradients)?)?.into_iter().sum::<f64>().sqrt();
     if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
 }
@@ -92,7 +92,7 @@ fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
     gradients.iter().try_for_each(|g| g.write_all()?.scale(limit / norm))
 }
 
-fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
+fn no_norm(plan: &ModelPlan, gradients: &[&Buffer], norm: f64) -> Error {
     match strange_element(plan, gradients) {
         Err(error) => error,
         Ok(strange) => {
@@ -104,7 +104,7 @@ fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
 }
 
 /// Returns the first element that is not finite.
-fn strange_element(plan: &Plan, gradients: &[&Buffer]) -> Result<Option<String>> {
+fn strange_element(plan: &ModelPlan, gradients: &[&Buffer]) -> Result<Option<String>> {
     let Some((bucket, at)) = not_finite(gradients)? else { return Ok(None) };
     let one = on_host(&gradients[bucket].read(at..at + 1)?)?;
     let value = with_float!(one.dtype(), T => Ok(one.host::<T>()?[0].to_string()))?;

@@ -93,7 +93,7 @@ use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use loss_scale::Scaler;
 use pending::PendingBuckets;
-use plan::Plan;
+use plan::ModelPlan;
 use queues::Queues;
 use replica::ReplicaBuckets;
 use scheduler::Scheduler;
@@ -330,7 +330,7 @@ impl DataParallel {
 }
 
 /// Returns a gradient buffer for each bucket of the plan.
-fn zeroed_gradients(plan: &Plan, queues: &Queues) -> Result<Vec<Buffer>> {
+fn zeroed_gradients(plan: &ModelPlan, queues: &Queues) -> Result<Vec<Buffer>> {
     let buckets = plan.buckets().iter().enumerate();
     buckets.map(|(at, bucket)| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len)).collect()
 }
@@ -341,8 +341,8 @@ fn agreed_plan(
     parameters: Vec<Parameter>,
     algorithm: &AnyAlgorithm,
     options: &EngineOptions,
-) -> Result<Plan> {
-    let plan = Plan::new(parameters, options, algorithm.needs().buckets);
+) -> Result<ModelPlan> {
+    let plan = ModelPlan::new(parameters, options, algorithm.needs().buckets);
     agree(comm, plan.parameters(), algorithm, options)?;
     // From here on, an error is an error on all ranks.
     plan.check()?;

@@ -98,7 +98,7 @@ pub(super) struct PlanLayout {
 }
 
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(super) struct ModelPlan {
     parameters: Arc<[Parameter]>,
     /// Indices of the parameters, in the expected order of completion.
     order: Arc<[usize]>,
@@ -107,7 +107,7 @@ pub(super) struct Plan {
     places: Vec<BucketRange>,
 }
 
-impl Plan {
+impl ModelPlan {
     /// Makes the plan for a backward pass that completes the last parameter first.
     pub(super) fn new(parameters: Vec<Parameter>, options: &EngineOptions, cut: Buckets) -> Self {
         let order: Vec<usize> = (0..parameters.len()).rev().collect();
@@ -156,7 +156,7 @@ impl Plan {
                 places[*index] = (number, range.clone());
             }
         }
-        Plan { parameters, order, buckets, places }
+        ModelPlan { parameters, order, buckets, places }
     }
 
     /// Returns the plan as numbers, for a checkpoint.
@@ -256,7 +256,7 @@ impl Plan {
     }
 
     /// Moves the data in the buckets of this plan to the buckets of another plan of the same parameters.
-    pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[Buffer]) -> Result<()> {
+    pub(super) fn relocate(&self, from: &[&Buffer], other: &ModelPlan, to: &[Buffer]) -> Result<()> {
         relocate(from, &self.places, to, &other.places)
     }
 

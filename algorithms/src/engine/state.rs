@@ -16,7 +16,7 @@
 //! ```
 
 use super::hooks::PassContents;
-use super::plan::{Plan, PlanLayout, wide};
+use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
@@ -205,7 +205,7 @@ impl DataParallel {
     }
 
     /// Returns the plan of a record that fits this engine, if it has one.
-    fn fitting(&self, record: &Record) -> Result<Option<Plan>> {
+    fn fitting(&self, record: &Record) -> Result<Option<ModelPlan>> {
         let own = self.facts();
         for name in ["algorithm", "ranks", "rank"] {
             let saved: String = record.noted(name)?;
@@ -245,7 +245,7 @@ impl DataParallel {
     }
 
     /// Fails unless the record has exactly the parameters and optimizer slots of the engine.
-    fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
+    fn has_all_memories(&self, record: &Record, plan: &ModelPlan) -> Result<()> {
         let mut expected = 0;
         for kept in self.replica.borrow().memories(plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
@@ -269,7 +269,7 @@ impl DataParallel {
         Ok(())
     }
 
-    fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
+    fn put_in(&mut self, record: &mut Record, plan: Option<ModelPlan>) -> Result<()> {
         self.settle()?;
         let old = hooks::lock(&self.backward).plan().clone();
         for kept in self.replica.get_mut().memories(&old)? {
@@ -315,7 +315,7 @@ fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
 }
 
 /// Returns the parameters of the model, one per line.
-fn model(plan: &Plan) -> String {
+fn model(plan: &ModelPlan) -> String {
     let line = |parameter: &super::Parameter| {
         format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))
     };

@@ -1,6 +1,6 @@
 //! New buckets between two steps: the state of each parameter moves with it.
 
-use super::super::plan::Plan;
+use super::super::plan::ModelPlan;
 use super::super::{DataParallel, EngineOptions, hooks};
 use hexagram_logical::{Buffer, DType, ReduceOp, Result};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ type States = Vec<BTreeMap<String, Buffer>>;
 
 impl DataParallel {
     /// Returns the plan of the model in buckets of at most `bucket_bytes` bytes.
-    pub(super) fn cut(&self, bucket_bytes: usize) -> Plan {
+    pub(super) fn cut(&self, bucket_bytes: usize) -> ModelPlan {
         let first_bucket_bytes = self.options.first_bucket_bytes.min(bucket_bytes);
         let options = EngineOptions { bucket_bytes, first_bucket_bytes, ..self.options.clone() };
         hooks::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
@@ -40,7 +40,7 @@ impl DataParallel {
 }
 
 /// Returns the states in the new buckets; `None` if one does not have one number per element.
-fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
+fn moved(states: &States, old: &ModelPlan, new: &ModelPlan) -> Result<Option<States>> {
     let mut to: States = new.buckets().iter().map(|_| BTreeMap::new()).collect();
     let Some(first) = states.first() else { return Ok(Some(to)) };
     if states.iter().any(|state| !state.keys().eq(first.keys())) {
@@ -56,7 +56,7 @@ fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
 
 /// Returns one part of the state in the new buckets: with one number per element, or one number that is equal in all
 /// buckets, such as a count.
-fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buffer>>> {
+fn moved_one(from: &[&Buffer], old: &ModelPlan, new: &ModelPlan) -> Result<Option<Vec<Buffer>>> {
     let fits = from.iter().zip(old.buckets()).all(|(buffer, bucket)| buffer.len() == bucket.len);
     if !fits {
         return the_same(from, new.buckets().len());

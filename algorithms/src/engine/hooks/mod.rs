@@ -5,7 +5,7 @@ mod pass;
 pub use pass::Mode;
 pub(super) use pass::PassContents;
 
-use super::plan::Plan;
+use super::plan::ModelPlan;
 use super::runner::{BucketTransfer, Requests, RunnerRequest};
 use super::stage::HookStage;
 use super::widths::widen;
@@ -205,7 +205,7 @@ struct GradientBucket {
 
 /// Gradients of the current pass, and those that remain between two passes.
 pub(super) struct Backward {
-    plan: Plan,
+    plan: ModelPlan,
     /// Number of times that buckets were recreated, or moved to another buffer.
     generation: u64,
     requests: Requests,

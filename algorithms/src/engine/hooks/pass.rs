@@ -2,7 +2,7 @@
 
 use super::{Backward, Gradient, GradientBucket, on_their_way};
 use crate::engine::Unused;
-use crate::engine::plan::{BucketPlan, Plan};
+use crate::engine::plan::{BucketPlan, ModelPlan};
 use crate::engine::runner::Requests;
 use crate::engine::widths::narrow;
 use crate::plugin::StepInfo;
@@ -31,7 +31,7 @@ pub(in crate::engine) enum PassContents {
 impl Backward {
     /// Creates the state before the first pass. `buffers` are those of the buckets of the plan, which is not final
     /// before [`Backward::install`].
-    pub(in crate::engine) fn new(plan: Plan, requests: Requests, buffers: Vec<Buffer>) -> Self {
+    pub(in crate::engine) fn new(plan: ModelPlan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         let idle = vec![false; gradients.len()];
@@ -52,7 +52,7 @@ impl Backward {
         }
     }
 
-    pub(in crate::engine) fn plan(&self) -> &Plan {
+    pub(in crate::engine) fn plan(&self) -> &ModelPlan {
         &self.plan
     }
 
@@ -72,7 +72,7 @@ impl Backward {
     }
 
     /// Continues with another plan, and moves the present gradients into its buffers.
-    pub(in crate::engine) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
+    pub(in crate::engine) fn install(&mut self, plan: ModelPlan, buffers: Vec<Buffer>) -> Result<()> {
         self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
         self.plan = plan;
@@ -251,7 +251,7 @@ impl Backward {
     }
 }
 
-fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
+fn slots(plan: &ModelPlan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
     let slot = |(bucket, buffer): (&BucketPlan, Buffer)| GradientBucket {
         place: buffer.address().addr().get(),
         buffer: Some(buffer),
