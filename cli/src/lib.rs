@@ -50,7 +50,7 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Bench(bench::Bench),
-    Check(check::Check),
+    Check(check::CheckOptions),
     Sample(sample::Sample),
     Step(StepOptions),
     Simulate(Box<SimulateOptions>),

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 /// Prints each line immediately, and records whether a check has failed.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct CheckReport {
     failed: bool,
     /// The first line that could not be printed.
     lost: Option<PrintError>,
 }
 
-impl Report {
+impl CheckReport {
     /// Begins a section.
     pub(super) fn title(&mut self, title: &str) {
         self.line(title);
