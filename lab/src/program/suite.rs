@@ -7,7 +7,7 @@ mod records;
 
 use super::Chosen;
 use super::say::{Failure, print};
-use crate::suite::{Cell, Place, Record, Results, Suite, create_page, run_all, write_pages};
+use crate::suite::{Cell, MatrixCell, Results, Suite, SuiteRecord, create_page, run_all, write_pages};
 use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{AnyAlgorithm, Error, Result};
@@ -44,7 +44,7 @@ pub struct SuiteOptions {
 }
 
 /// Trainings, by place and seed.
-type Trainings = BTreeSet<(Place, u64)>;
+type Trainings = BTreeSet<(MatrixCell, u64)>;
 
 /// Runs `suite` with the algorithms of a registry.
 ///
@@ -63,8 +63,9 @@ pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure>
         return page.write(records);
     }
     let mut file = RecordFile::open(&options.records)?;
-    let word = |record: &Record| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
-    let stays = |record: &Record| !options.anew || algorithms.iter().all(|own| own.name() != word(record));
+    let word = |record: &SuiteRecord| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
+    let stays =
+        |record: &SuiteRecord| !options.anew || algorithms.iter().all(|own| own.name() != word(record));
     let mut done: Trainings = file.records().iter().filter(|record| stays(record)).map(training).collect();
     let suite = if options.short { Suite::short } else { Suite::whole };
     let mut cells = suite(algorithms.clone())?.cells()?;
@@ -78,7 +79,7 @@ pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure>
     page.write(file.records().to_vec())
 }
 
-fn training(record: &Record) -> (Place, u64) {
+fn training(record: &SuiteRecord) -> (MatrixCell, u64) {
     (record.place.clone(), record.seed)
 }
 
@@ -110,7 +111,7 @@ fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
 
 impl PageFolder {
     /// Writes the page of the records, and prints its path.
-    fn write(&self, records: Vec<Record>) -> Result<(), Failure> {
+    fn write(&self, records: Vec<SuiteRecord>) -> Result<(), Failure> {
         write_pages(&Results::new(records), &self.folder)?;
         let path = self.folder.join("which-algorithm.md");
         print(&format!("{} is up to date", path.display()))?;

@@ -7,7 +7,7 @@ use super::verdict::points;
 use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
 use crate::program::simulate::point::Point;
 use crate::program::simulate::report::Row;
-use crate::suite::Difference;
+use crate::suite::MeanDifference;
 use hexagram::physical::sim::Shape;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ fn reference(row: &Row) -> String {
 
 fn told(advice: &Advice, one: &Advised) -> String {
     let row = &one.row;
-    let errors = |side: fn(&crate::suite::ErrorsAbove) -> Difference| {
+    let errors = |side: fn(&crate::suite::ErrorsAbove) -> MeanDifference| {
         one.errors.as_ref().map_or_else(String::new, |errors| points(side(errors)))
     };
     markdown_row(&[
@@ -110,8 +110,8 @@ pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
 }
 
 fn result(advice: &Advice, one: &Advised) -> Value {
-    let side = |difference: Difference| {
-        let Difference { mean, half } = difference;
+    let side = |difference: MeanDifference| {
+        let MeanDifference { mean, half } = difference;
         // JSON has no infinity: null is a run that diverged.
         json!({ "above_points": mean.is_finite().then_some(mean), "half_points": half.is_finite().then_some(half) })
     };

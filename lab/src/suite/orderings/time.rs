@@ -5,7 +5,7 @@
 //! Gbit/s. Orderings against all-reduce have 25 ranks, where it sends 2(n−1)/n of the parameters. With 8 ranks it
 //! would send the whole small buffer to every rank, which is fastest, but four times as many bytes.
 
-use super::{Claim, LEARNED, Measure, beats};
+use super::{Claim, LEARNED, ResultMeasure, beats};
 use crate::link::Link;
 
 /// Link between distant hosts: much latency, and bandwidth to spare.
@@ -20,7 +20,7 @@ const UNEVEN: Link = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, s
 
 /// Claim about the seconds up to [`LEARNED`].
 const fn sooner(better: &'static str, worse: &'static str, link: Link) -> Claim {
-    beats(better, worse, Measure::SecondsTo(LEARNED, link))
+    beats(better, worse, ResultMeasure::SecondsTo(LEARNED, link))
 }
 
 pub(super) const ORDERINGS: &[Claim] = &[
