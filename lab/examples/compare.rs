@@ -12,7 +12,7 @@ use hexagram::physical::stdout::print;
 use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
 use hexagram_lab::program::say::{self, bytes, markdown_heading, markdown_row, percent};
 use hexagram_lab::program::{Chosen, folder_name, prepare};
-use hexagram_lab::run::{EXIT_CODES, Failure, failure};
+use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -76,7 +76,7 @@ impl Options {
     }
 }
 
-fn compare(options: &Options) -> Result<(), Failure> {
+fn compare(options: &Options) -> Result<(), RunError> {
     let chosen = Chosen::all(&Registry::built_in(), &options.algorithms)?;
     let page = options.docs.join("algorithms.md");
     if options.is_whole() {
@@ -111,7 +111,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(algorithm: &str, options: &Options) -> Result<Self, Failure> {
+    fn new(algorithm: &str, options: &Options) -> Result<Self, RunError> {
         let out = options.out.join(folder_name(algorithm));
         let mut command = Command::new(std::env::current_exe()?);
         command.env(RUN, "1").args(["--algorithm", algorithm, "--json", "--out"]);
@@ -182,7 +182,7 @@ struct Page {
 }
 
 impl Page {
-    fn read(path: &Path) -> Result<Self, Failure> {
+    fn read(path: &Path) -> Result<Self, RunError> {
         let text = input::read_text(path, LONGEST_PAGE).map_err(|cause| {
             format!("{} cannot be read: {cause}; set --docs to the folder with algorithms.md", path.display())
         })?;
@@ -203,7 +203,7 @@ fn draw(
     name: &str,
     options: &Options,
     of: impl Fn(&Run, &Value) -> Option<f64>,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let kind = |run: &Run| registry::named(&run.text("algorithm")).map(|known| known.trigram().to_string());
     let line = |run: &Run| {
         let point = |epoch: &Value| Some((of(run, epoch)?, epoch["loss"].as_f64()?));

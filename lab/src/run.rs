@@ -32,8 +32,8 @@ mod subject;
 mod trained;
 mod work;
 
-pub use options::{Run, RunOptions, Subject};
-pub use session::Session;
+pub use options::{CheckedRun, RunOptions, Subject};
+pub use session::TrainingSession;
 pub use share::{Costs, SamplerKind};
 pub use subject::TaskOptions;
 pub use trained::{TaskReplica, Trained, values};
@@ -46,7 +46,7 @@ use hexagram::physical::stdout::{PrintError, print};
 use std::process::ExitCode;
 
 /// Error that ends a training.
-pub type Failure = Box<dyn std::error::Error>;
+pub type RunError = Box<dyn std::error::Error>;
 
 /// Text about exit codes in programs' `--help`.
 pub const EXIT_CODES: &str = "\
@@ -59,7 +59,7 @@ output is gone.";
 pub fn main<Own: Args>(
     name: &'static str,
     about: &'static str,
-    train: impl FnOnce(RunOptions, Own) -> Result<ExitCode, Failure>,
+    train: impl FnOnce(RunOptions, Own) -> Result<ExitCode, RunError>,
 ) -> ExitCode {
     if let Err(code) = prepare("") {
         return code;
@@ -78,7 +78,7 @@ pub fn main<Own: Args>(
     let asked = information(&Registry::built_in(), &common.algorithm, common.stepping.optimizer.as_deref());
     let outcome = match asked {
         Some(text) => {
-            text.map_err(Failure::from).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
+            text.map_err(RunError::from).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
         }
         None => train(common, own),
     };

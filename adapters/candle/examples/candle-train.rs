@@ -19,7 +19,7 @@ use hexagram::algorithms::EngineOptions;
 use hexagram::sampler::loader::LoaderOptions;
 use hexagram::{Communicator, Uploads, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::run::{self, Failure, Run, Session, Subject};
+use hexagram_lab::run::{self, CheckedRun, RunError, Subject, TrainingSession};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -67,14 +67,14 @@ fn main() -> ExitCode {
             digest: digest(&data.train)?,
             costs: None,
         };
-        let run = Run::check(options, subject)?;
+        let run = CheckedRun::check(options, subject)?;
         device::share_cores()?;
         run.start(|world| train(&run, &own, &data, world))
     })
 }
 
 /// Runs one rank of the training, from the initial parameters to the report; returns the exit code.
-fn train(run: &Run, own: &Own, data: &TrainingData, world: &World) -> Result<ExitCode, Failure> {
+fn train(run: &CheckedRun, own: &Own, data: &TrainingData, world: &World) -> Result<ExitCode, RunError> {
     let comm = Communicator::open(world, 0)?;
     let RankDevice { device, queue } = RankDevice::open(run.options.device, world.local_rank())?;
     let copies = queue.another()?;
@@ -92,12 +92,12 @@ fn train(run: &Run, own: &Own, data: &TrainingData, world: &World) -> Result<Exi
 
     let held_out = data.held_out.clone();
     let mut trained = TrainedModel { replica, model, held_out, dtype, device };
-    let mut session = Session::begin(run, &comm, &mut trained, &mut loader)?;
+    let mut session = TrainingSession::begin(run, &comm, &mut trained, &mut loader)?;
     for epoch in session.epochs() {
         session.begin_epoch(epoch, &trained);
         let mut batches = Uploads::new(loader.iter(), &copies);
         while let Some(batch) = trained.replica.loading(|| batches.next()) {
-            let (images, labels) = batch.map_err(|error| -> Failure { error })?;
+            let (images, labels) = batch.map_err(|error| -> RunError { error })?;
             let images = trained.replica.tensor(&images.elements, &images.shape)?.to_dtype(dtype)?;
             let labels = Tensor::from_slice(&labels, labels.len(), &trained.device)?;
             let loss = step(&mut trained.replica, &*trained.model, (&images, &labels))?;
@@ -114,8 +114,8 @@ fn step(
     replica: &mut Replica,
     model: &dyn PartwiseModel,
     (images, labels): (&Tensor, &Tensor),
-) -> Result<f64, Failure> {
-    let forward = |replica: &Replica| -> Result<Tensor, Failure> {
+) -> Result<f64, RunError> {
+    let forward = |replica: &Replica| -> Result<Tensor, RunError> {
         let mut wait = |part: &str| replica.wait_for(part).map_err(candle_core::Error::wrap);
         let logits = model.forward_parts(images, true, &mut wait)?;
         Ok(loss::cross_entropy(&logits, labels)?)

@@ -23,7 +23,7 @@ use hexagram::{
     Uploads, World,
 };
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::run::{Failure, failure};
+use hexagram_lab::run::{RunError, failure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ struct DdpOptions {
     trace: Option<PathBuf>,
 }
 
-fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), Failure> {
+fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), RunError> {
     println!("Running basic DDP example on rank {}.", world.rank());
     let comm = Communicator::open(world, 0)?;
     let RankDevice { device, queue } = RankDevice::open(DeviceChoice::Auto, world.local_rank())?;
@@ -86,7 +86,7 @@ fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), Failure> {
     let mut batches = Uploads::new(train_loader.iter(), &copies);
     for _ in 0..options.steps.unwrap_or(usize::MAX) {
         let Some(batch) = replica.loading(|| batches.next()) else { break };
-        let (inputs, labels) = batch.map_err(|error| -> Failure { error })?;
+        let (inputs, labels) = batch.map_err(|error| -> RunError { error })?;
         let inputs = replica.tensor(&inputs.elements, &inputs.shape)?;
         let labels = Tensor::from_slice(&labels, labels.len(), &device)?;
         let outputs = model.forward_t(&inputs, true)?;
@@ -101,7 +101,7 @@ fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_demo(ranks: usize) -> Result<ExitCode, Failure> {
+fn run_demo(ranks: usize) -> Result<ExitCode, RunError> {
     let options = DdpOptions::parse();
     if Placement::from_env()?.is_none() {
         let outcome = Job::of_this_program(ranks)?.run()?;

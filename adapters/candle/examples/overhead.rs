@@ -30,7 +30,7 @@ use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_lab::program::{prepare, say};
-use hexagram_lab::run::{EXIT_CODES, Failure, failure};
+use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs this rank, or starts all of them.
-fn start(options: &OverheadOptions) -> Result<ExitCode, Failure> {
+fn start(options: &OverheadOptions) -> Result<ExitCode, RunError> {
     let transport: TransportKind = options.transport.parse()?;
     let Some(placement) = Placement::from_env()? else {
         let outcome = Job::of_this_program(options.ranks)?.run()?;
@@ -140,7 +140,7 @@ fn measure(
     options: &OverheadOptions,
     place: &RankDevice,
     batch: usize,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let shape: &[usize] = if options.model.is_some() { &IMAGE } else { &[options.width] };
     let data = |seed: f64| -> candle_core::Result<Tensor> {
         let value = |at: usize| ((at as f64 * 0.7311 + seed + comm.rank() as f64).sin() * 1.7) as f32;
@@ -150,7 +150,7 @@ fn measure(
     let samples = (data(0.0)?, data(0.5)?);
     let mut local = local(options, &place.device)?;
     let (net, mut replica, mut optimizer) = together(comm, options, place)?;
-    let mut step = |replica: &mut Replica| -> Result<(), Failure> {
+    let mut step = |replica: &mut Replica| -> Result<(), RunError> {
         replica.forward()?;
         let loss = net.loss(&samples)?;
         match options.candle_optimizer {
@@ -185,7 +185,7 @@ fn measure(
 fn local(
     options: &OverheadOptions,
     device: &Device,
-) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, Failure> {
+) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, RunError> {
     let varmap = VarMap::new();
     let net = MeasuredNet::new(VarBuilder::from_varmap(&varmap, DType::F32, device), options)?;
     let mut optimizer = SGD::new(varmap.all_vars(), LEARNING_RATE)?;
@@ -197,7 +197,7 @@ fn together(
     comm: &Communicator,
     options: &OverheadOptions,
     place: &RankDevice,
-) -> Result<(MeasuredNet, Replica, SGD), Failure> {
+) -> Result<(MeasuredNet, Replica, SGD), RunError> {
     let varmap = VarMap::new();
     let mut engine = EngineOptions { queue: place.queue.clone(), ..Default::default() };
     if !options.candle_optimizer {
@@ -213,7 +213,7 @@ fn together(
 }
 
 /// Creates buffers like those of the engine.
-fn registered(comm: &Communicator, replica: &Replica, place: &RankDevice) -> Result<Vec<Buffer>, Failure> {
+fn registered(comm: &Communicator, replica: &Replica, place: &RankDevice) -> Result<Vec<Buffer>, RunError> {
     let buckets = replica.engine().telemetry().buckets().into_iter();
     let make = |(dtype, len)| comm.registered_on(&place.queue, dtype, len);
     Ok(buckets.map(make).collect::<hexagram::Result<_>>()?)
@@ -224,8 +224,8 @@ fn period(
     comm: &Communicator,
     steps: usize,
     place: &RankDevice,
-    mut step: impl FnMut() -> Result<(), Failure>,
-) -> Result<f64, Failure> {
+    mut step: impl FnMut() -> Result<(), RunError>,
+) -> Result<f64, RunError> {
     comm.blocking().barrier()?;
     let began = Instant::now();
     (0..steps).try_for_each(|_| step())?;

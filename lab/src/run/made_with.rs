@@ -1,7 +1,7 @@
 //! The options and data that determine the result of a training. A checkpoint records them; a run that resumes it
 //! must have the same.
 
-use super::Run;
+use super::CheckedRun;
 use hexagram::Error;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
@@ -16,8 +16,8 @@ pub(super) struct MadeWith(Vec<(&'static str, String)>);
 
 impl MadeWith {
     /// Collects the facts of a training with this learning rate.
-    pub(super) fn of(run: &Run, rate: LearningRate) -> Self {
-        let Run { options, algorithm, stepper, subject } = run;
+    pub(super) fn of(run: &CheckedRun, rate: LearningRate) -> Self {
+        let CheckedRun { options, algorithm, stepper, subject } = run;
         let mut facts = vec![
             ("--algorithm", algorithm.to_string()),
             ("--model", subject.model.clone()),

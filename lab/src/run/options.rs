@@ -1,7 +1,7 @@
 //! Options that training programs share, checked before any rank starts, so that bad input is one line from one process.
 
 use super::share::distributed;
-use super::{Costs, Failure};
+use super::{Costs, RunError};
 use crate::program::ranks::{Ran, Ranks, start_of_program};
 use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
 use crate::tuned;
@@ -105,7 +105,7 @@ pub struct Subject {
 
 /// Training whose options have been checked.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct CheckedRun {
     /// Options as given, with the algorithm in its short spelling.
     pub options: RunOptions,
     /// Algorithm.
@@ -116,7 +116,7 @@ pub struct Run {
     pub subject: Subject,
 }
 
-impl Run {
+impl CheckedRun {
     /// Looks up the names in the options, and refuses invalid ones.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl Run {
         }
         let rate = tuned(algorithm.name(), subject.rates).learning_rate;
         let stepper = options.stepping.check(&algorithm, rate)?;
-        let run = Run { options, algorithm, stepper, subject };
+        let run = CheckedRun { options, algorithm, stepper, subject };
         run.schedule(run.subject.samples as u64)?;
         Ok(run)
     }
@@ -158,8 +158,8 @@ impl Run {
     /// Those of `rank`, or of the start.
     pub fn start(
         &self,
-        rank: impl Fn(&World) -> Result<ExitCode, Failure> + Sync,
-    ) -> Result<ExitCode, Failure> {
+        rank: impl Fn(&World) -> Result<ExitCode, RunError> + Sync,
+    ) -> Result<ExitCode, RunError> {
         start_of_program();
         let options = &self.options;
         let ranks = Ranks {
@@ -177,8 +177,8 @@ impl Run {
             options.out.as_deref().map_or(Ok(()), super::metrics::prepare)?;
         }
         let one = |world: &World| -> Result<ExitCode, String> {
-            let named = |error: Failure| format!("rank {}: {error}", world.rank());
-            self.check_share(world.size()).map_err(Failure::from).and_then(|()| rank(world)).map_err(named)
+            let named = |error: RunError| format!("rank {}: {error}", world.rank());
+            self.check_share(world.size()).map_err(RunError::from).and_then(|()| rank(world)).map_err(named)
         };
         match ranks.run_with(one)? {
             Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
@@ -198,7 +198,7 @@ impl Run {
     ///
     /// # Errors
     /// Those of the sampler.
-    pub fn share(&self, world: &World) -> Result<LoaderOptions, Failure> {
+    pub fn share(&self, world: &World) -> Result<LoaderOptions, RunError> {
         let seed = self.options.seed;
         let rank = (world.rank(), world.size());
         let order = (self.options.batch, seed);
@@ -235,7 +235,7 @@ impl Run {
 
     /// Returns the options that must be the same on all ranks.
     fn agreement(&self) -> String {
-        let Run { options, stepper, subject, .. } = self;
+        let CheckedRun { options, stepper, subject, .. } = self;
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
         let checkpoint = match options.checkpoint {
             Some(_) => format!(" --checkpoint --every {}", options.every),
@@ -289,7 +289,7 @@ mod tests {
         common: RunOptions,
     }
 
-    fn checked(arguments: &[&str]) -> Result<Run, String> {
+    fn checked(arguments: &[&str]) -> Result<CheckedRun, String> {
         let options = <Options as clap::Parser>::try_parse_from([&["train"], arguments].concat());
         let subject = Subject {
             program: "train",
@@ -301,7 +301,7 @@ mod tests {
             costs: None,
         };
         let run = options.map_err(|error| error.to_string())?;
-        Run::check(run.common, subject).map_err(|error| error.to_string())
+        CheckedRun::check(run.common, subject).map_err(|error| error.to_string())
     }
 
     fn refused(arguments: &[&str], what: &str) {

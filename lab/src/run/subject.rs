@@ -1,6 +1,6 @@
 //! Options that say what is trained: digits, or lines of different lengths, and which sampler gives them to ranks.
 
-use super::{Costs, Failure, RunOptions, SamplerKind, Subject};
+use super::{Costs, RunError, RunOptions, SamplerKind, Subject};
 use crate::task::{Digits, Images, Lines, LinesText, Task};
 use clap::{Args, ValueEnum};
 use hexagram::Error;
@@ -54,7 +54,7 @@ impl TaskOptions {
         &self,
         program: &'static str,
         options: &RunOptions,
-    ) -> Result<(Box<dyn Task>, Subject), Failure> {
+    ) -> Result<(Box<dyn Task>, Subject), RunError> {
         self.check()?;
         match self.task {
             TaskName::Digits => {
@@ -89,9 +89,9 @@ impl TaskOptions {
         }
     }
 
-    fn text(&self, seed: u64) -> Result<LinesText, Failure> {
+    fn text(&self, seed: u64) -> Result<LinesText, RunError> {
         Ok(match (&self.text, self.lengths) {
-            (Some(path), _) => LinesText::read(path).map_err(|error| -> Failure { error })?,
+            (Some(path), _) => LinesText::read(path).map_err(|error| -> RunError { error })?,
             (None, Some(Lengths::LogNormal)) => LinesText::log_normal(seed),
             (None, None) => LinesText::embedded(),
         })

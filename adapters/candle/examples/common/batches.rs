@@ -3,7 +3,7 @@
 use super::data::ImageDataset;
 use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
 use hexagram::{Pinned, Queue, Upload, Uploaded};
-use hexagram_lab::run::Failure;
+use hexagram_lab::run::RunError;
 use std::sync::Arc;
 
 /// Batch to train on.
@@ -29,7 +29,7 @@ pub(crate) fn share(
     train: ImageDataset,
     options: LoaderOptions,
     copies: &Queue,
-) -> Result<DataLoader<ImageBatch>, Failure> {
+) -> Result<DataLoader<ImageBatch>, RunError> {
     let pinned = || -> Arc<dyn Memory> { Arc::new(Pinned::new(copies)) };
     let options = LoaderOptions {
         persistent_workers: options.workers > 0,

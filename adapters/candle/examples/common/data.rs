@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
-use hexagram_lab::run::Failure;
+use hexagram_lab::run::RunError;
 use hexagram_lab::task::{CLASSES, Images as Digits, SIDE};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl TrainingData {
     /// # Errors
     ///
     /// As [`Digits::embedded`].
-    pub(crate) fn embedded() -> Result<Self, Failure> {
+    pub(crate) fn embedded() -> Result<Self, RunError> {
         Self::digits(&Digits::embedded()?)
     }
 
@@ -40,7 +40,7 @@ impl TrainingData {
     /// # Errors
     ///
     /// One line that names the file and its problem.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Self::digits(&Digits::read(path)?);
         }
@@ -49,7 +49,7 @@ impl TrainingData {
         };
         if let Some(folder) = within(&["", "cifar-10-batches-bin"], "data_batch_1.bin") {
             let part =
-                |train| Ok::<ImageDataset, Failure>(Arc::new(Cifar10::open(&folder, train)?.map(scaled)));
+                |train| Ok::<ImageDataset, RunError>(Arc::new(Cifar10::open(&folder, train)?.map(scaled)));
             return Ok(TrainingData { train: part(true)?, held_out: part(false)?, shape: [3, 32, 32] });
         }
         let folder = within(&["MNIST/raw"], "").unwrap_or_else(|| path.to_owned());
@@ -74,9 +74,9 @@ impl TrainingData {
         Ok(TrainingData { train, held_out, shape: [1, rows, columns] })
     }
 
-    fn digits(digits: &Digits) -> Result<Self, Failure> {
+    fn digits(digits: &Digits) -> Result<Self, RunError> {
         let [train, held_out] = digits.split();
-        let images = |part: &Digits| -> Result<ImageDataset, Failure> {
+        let images = |part: &Digits| -> Result<ImageDataset, RunError> {
             let pixels = Array::new([part.len(), 1, SIDE, SIDE], part.pixels().to_vec())?;
             let labels = part.labels().iter().map(|label| *label as u32).collect();
             Ok(Arc::new(Zip::new(Rows::new(pixels), Items(labels))?))
@@ -90,7 +90,7 @@ impl TrainingData {
 ///
 /// # Errors
 /// One line with the first image that has such a label.
-fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
+fn check_labels(images: &Mnist, folder: &Path) -> Result<(), RunError> {
     let Some((at, label)) =
         images.labels().iter().enumerate().find(|(_, label)| usize::from(**label) >= CLASSES)
     else {
@@ -105,7 +105,7 @@ fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The error of an image that cannot be read.
-pub(crate) fn digest(images: &ImageDataset) -> Result<u64, Failure> {
+pub(crate) fn digest(images: &ImageDataset) -> Result<u64, RunError> {
     let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
     let mixed = |hash: u64, word: u32| hash::step(hash, u64::from(word)).rotate_left(29);
     let mut hash = hash::START;

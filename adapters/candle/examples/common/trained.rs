@@ -11,7 +11,7 @@ use hexagram::sampler::loader::{DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp};
 use hexagram_candle::Replica;
-use hexagram_lab::run::{self, Failure};
+use hexagram_lab::run::{self, RunError};
 
 /// A model in training.
 pub(crate) struct TrainedModel {
@@ -31,33 +31,33 @@ impl run::Trained for TrainedModel {
         self.replica.set_learning_rate(rate);
     }
 
-    fn trace(&mut self) -> Result<(), Failure> {
+    fn trace(&mut self) -> Result<(), RunError> {
         Ok(self.replica.trace()?)
     }
 
-    fn collect(&mut self) -> Result<Option<Trace>, Failure> {
+    fn collect(&mut self) -> Result<Option<Trace>, RunError> {
         Ok(self.replica.collect()?)
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), RunError> {
         Ok(self.replica.settle()?)
     }
 
-    fn average(&mut self) -> Result<(), Failure> {
+    fn average(&mut self) -> Result<(), RunError> {
         Ok(self.replica.average()?)
     }
 
-    fn is_identical(&mut self) -> Result<bool, Failure> {
+    fn is_identical(&mut self) -> Result<bool, RunError> {
         Ok(self.replica.is_identical()?)
     }
 
-    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, RunError> {
         let TrainedModel { replica, model, held_out, dtype, device } = self;
         let comm = replica.engine().communicator().clone();
         replica.evaluate_mean(|| accuracy(&comm, &**model, held_out, (*dtype, device)))
     }
 
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError> {
         match self.replica.save(checkpoints, own) {
             Ok(_) => Ok(()),
             Err(hexagram_candle::Error::Hexagram(error)) => Err((*error).into()),
@@ -69,7 +69,7 @@ impl run::Trained for TrainedModel {
         &mut self,
         checkpoints: &Checkpoints,
         fits: &mut dyn FnMut(&Record) -> hexagram::Result<()>,
-    ) -> Result<Option<Record>, Failure> {
+    ) -> Result<Option<Record>, RunError> {
         Ok(self.replica.load_if(checkpoints, fits)?)
     }
 }
@@ -80,7 +80,7 @@ fn accuracy(
     model: &dyn PartwiseModel,
     held_out: &ImageDataset,
     (dtype, device): (DType, &Device),
-) -> Result<f64, Failure> {
+) -> Result<f64, RunError> {
     const BATCH: usize = 256;
     let sampler = DistributedSampler::new(DistributedOptions {
         len: held_out.len(),
