@@ -22,7 +22,7 @@ pub use results::{MatrixCell, ResultMeasure, Results};
 pub use tuning::{TunedSteps, tune};
 
 use crate::learning_rates::tuned;
-use crate::task::{Digits, Quadratics, Task, Text};
+use crate::task::{Digits, Quadratics, Task, TextTask};
 use crate::training::{Training, train};
 use hexagram::algorithms::registry;
 use hexagram::physical::runtime;
@@ -98,7 +98,7 @@ impl Suite {
             Lesson { task: Arc::new(Quadratics::new(0)?), steps: 200 },
             Lesson { task: Arc::new(Quadratics::noisy(0)?), steps: 200 },
             Lesson { task: Arc::new(Digits::new()?), steps: 300 },
-            Lesson { task: Arc::new(Text::new()), steps: 200 },
+            Lesson { task: Arc::new(TextTask::new()), steps: 200 },
         ];
         let chosen = |name: &str| algorithms.iter().any(|algorithm| algorithm.name() == name);
         let needed = |place: &MatrixCell| place.algorithm.split('(').next().is_some_and(chosen);

@@ -5,7 +5,7 @@ use super::ranks::Ranks;
 use super::say::{Failure, bytes, markdown_heading, markdown_row, percent, print};
 use super::table::Table;
 use super::{Chosen, Setting};
-use crate::outcome::{Outcome, Point};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
 use hexagram::algorithms::Registry;
@@ -99,12 +99,12 @@ struct Row {
     chosen: Chosen,
     training: Training,
     /// Outcomes of the rounds so far, on rank 0.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<TrainingOutcome>,
 }
 
 impl Row {
     /// Returns the mean of a figure of the last state.
-    fn mean(&self, of: impl Fn(&Point) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&CurvePoint) -> f64) -> f64 {
         self.outcomes.iter().map(|outcome| of(outcome.last())).sum::<f64>() / self.outcomes.len() as f64
     }
 
@@ -125,8 +125,8 @@ impl Row {
             finite(self.mean(|point| point.evaluation.loss), "diverged"),
             percent(accuracy),
             finite(self.mean(|point| point.consensus), "-"),
-            bytes((self.mean(Point::mean_bytes) / steps) as u64),
-            percent(self.mean(Point::mean_bytes) / first.mean(Point::mean_bytes)),
+            bytes((self.mean(CurvePoint::mean_bytes) / steps) as u64),
+            percent(self.mean(CurvePoint::mean_bytes) / first.mean(CurvePoint::mean_bytes)),
             format!("{:.3}", 1e3 * self.mean(|point| point.seconds) / steps),
         ])
     }

@@ -4,7 +4,7 @@ use super::names::information;
 use super::say::{Failure, bytes, percent, print};
 use super::table::Table;
 use super::{Chosen, Setting, record};
-use crate::outcome::{Outcome, Point};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
 use hexagram::algorithms::Registry;
@@ -78,7 +78,7 @@ impl Training {
 }
 
 /// Returns the curve of a training, and its costs.
-fn told(training: &Training, outcome: &Outcome) -> String {
+fn told(training: &Training, outcome: &TrainingOutcome) -> String {
     let heading = format!(
         "{:>6}  {:>10}  {:>9}  {:>10}  {:>11}  {:>8}",
         "step", "loss", "accuracy", "apart", "sent a rank", "seconds"
@@ -98,13 +98,13 @@ fn told(training: &Training, outcome: &Outcome) -> String {
 }
 
 /// Returns a line about divergence if a training has diverged.
-fn divergence(outcome: &Outcome) -> Option<String> {
+fn divergence(outcome: &TrainingOutcome) -> Option<String> {
     let first = outcome.first(|point| !point.evaluation.loss.is_finite())?;
     Some(format!("diverged: the loss is not a number after step {}; choose a smaller --lr", first.step))
 }
 
 /// Returns a line for each number that the algorithm gives out, with its last value.
-fn metrics(outcome: &Outcome) -> impl Iterator<Item = String> {
+fn metrics(outcome: &TrainingOutcome) -> impl Iterator<Item = String> {
     let mut last = BTreeMap::new();
     for step in &outcome.steps {
         last.extend(step.metrics.iter().map(|(name, value)| (name, (step.step, value))));
@@ -114,7 +114,7 @@ fn metrics(outcome: &Outcome) -> impl Iterator<Item = String> {
     told.into_iter()
 }
 
-fn line(point: &Point) -> String {
+fn line(point: &CurvePoint) -> String {
     format!(
         "{:>6}  {:>10.4}  {:>9}  {:>10.4}  {:>11}  {:>8.2}",
         point.step,

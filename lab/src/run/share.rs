@@ -132,12 +132,12 @@ pub(super) fn by_step(ranks: &[Vec<f64>]) -> Vec<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{Lines, LinesText};
+    use crate::task::{LinesTask, LinesText};
     use std::time::Duration;
 
     /// Returns the cost of all steps, if a step costs what its busiest rank does, and all samples that were drawn.
     fn epoch(sampler: SamplerKind) -> (f64, Vec<usize>) {
-        let lines = Lines::new(LinesText::embedded(), Duration::ZERO);
+        let lines = LinesTask::new(LinesText::embedded(), Duration::ZERO);
         let costs = Costs::new(sampler, lines.costs()).unwrap();
         let of_rank = |rank| costs.batches((rank, 2), (4, 3)).unwrap().iter().collect::<Vec<_>>();
         let ranks = [0, 1].map(of_rank);

@@ -1,7 +1,7 @@
 //! Options that say what is trained: digits, or lines of different lengths, and which sampler gives them to ranks.
 
 use super::{Costs, RunError, RunOptions, SamplerKind, Subject};
-use crate::task::{Digits, Images, Lines, LinesText, Task};
+use crate::task::{Digits, Images, LinesTask, LinesText, Task};
 use clap::{Args, ValueEnum};
 use hexagram::Error;
 use std::path::PathBuf;
@@ -73,7 +73,8 @@ impl TaskOptions {
             }
             TaskName::Text => {
                 let microseconds = self.character_time.unwrap_or(0.0);
-                let lines = Lines::new(self.text(options.seed)?, Duration::from_secs_f64(microseconds / 1e6));
+                let lines =
+                    LinesTask::new(self.text(options.seed)?, Duration::from_secs_f64(microseconds / 1e6));
                 let costs = lines.costs();
                 let subject = Subject {
                     program,

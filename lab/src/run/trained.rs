@@ -1,7 +1,7 @@
 //! Replica that a training steps: the engine's, for a task, or a framework's.
 
 use super::RunError;
-use crate::task::{Task, Values};
+use crate::task::{ModelValues, Task};
 use crate::training;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
@@ -61,7 +61,7 @@ pub struct TaskReplica<'a, T: Task + ?Sized> {
 ///
 /// # Errors
 /// As [`DataParallel::values`].
-pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<Values> {
+pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<ModelValues> {
     training::values(engine, task.parameters().len())
 }
 

@@ -1,8 +1,8 @@
 //! Records of the suite's trainings: one line of JSON each.
 
 use super::{Cell, MatrixCell};
-use crate::link::{Link, Work};
-use crate::outcome::{Outcome, Point};
+use crate::link::{NetworkLink, RankWork};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::Training;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub struct SuiteRecord {
 }
 
 impl TrainingState {
-    fn new(point: &Point) -> Self {
+    fn new(point: &CurvePoint) -> Self {
         TrainingState {
             step: point.step,
             loss: finite(point.evaluation.loss),
@@ -88,7 +88,7 @@ impl TrainingState {
 }
 
 impl SuiteRecord {
-    pub(super) fn new(cell: &Cell, training: &Training, outcome: &Outcome) -> Self {
+    pub(super) fn new(cell: &Cell, training: &Training, outcome: &TrainingOutcome) -> Self {
         SuiteRecord {
             place: cell.place(),
             seed: cell.seed,
@@ -134,9 +134,9 @@ impl SuiteRecord {
     }
 
     /// Returns the seconds up to a state over a network.
-    pub fn seconds(&self, link: &Link, state: &TrainingState) -> f64 {
+    pub fn seconds(&self, link: &NetworkLink, state: &TrainingState) -> f64 {
         let TrainingState { step: steps, most_bytes: bytes, most_messages: messages, .. } = *state;
-        link.seconds(Work { steps, bytes, messages, synchronous: self.synchronous })
+        link.seconds(RankWork { steps, bytes, messages, synchronous: self.synchronous })
     }
 
     /// Returns the line of JSON that [`parse`](Self::parse) reads.

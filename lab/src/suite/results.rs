@@ -1,7 +1,7 @@
 //! Numbers of the suite, by query.
 
 use super::{Estimate, SEEDS, SuiteRecord};
-use crate::link::Link;
+use crate::link::NetworkLink;
 use std::fmt;
 
 /// Place of a training in the matrix; runs that differ in the seed only have the same.
@@ -42,7 +42,7 @@ pub enum ResultMeasure {
     /// Bytes of the average rank until the mean replica has an accuracy; infinite if it never has.
     BytesTo(f64),
     /// Seconds over a link until the mean replica has an accuracy; infinite if it never has.
-    SecondsTo(f64, Link),
+    SecondsTo(f64, NetworkLink),
 }
 
 impl ResultMeasure {

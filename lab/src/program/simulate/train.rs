@@ -8,7 +8,7 @@ use crate::program::Passes;
 use crate::program::say::{self, Failure, bytes, markdown_row, percent};
 use crate::program::stepping::Stepping;
 use crate::program::{Chosen, Setting, record};
-use crate::training::Simulated;
+use crate::training::SimulatedTraining;
 use crate::training::{OnCluster, Training, train_on_cluster};
 use clap::Args;
 use hexagram::physical::device::DeviceChoice;
@@ -138,7 +138,7 @@ struct TrainedRow {
     algorithm: String,
     point: Point,
     training: Training,
-    simulated: Simulated,
+    simulated: SimulatedTraining,
 }
 
 impl TrainedRow {
@@ -168,7 +168,7 @@ impl TrainedRow {
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
-        let state = |point: &crate::outcome::Point| {
+        let state = |point: &crate::outcome::CurvePoint| {
             json!({
                 "step": point.step, "seconds": point.seconds, "loss": point.evaluation.loss,
                 "accuracy": point.evaluation.accuracy, "consensus_distance": point.consensus,

@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::{Column, LEARNED, RANKS, REFERENCE, ResultsPage, SKEWED, TRIGRAMS, figure};
-use crate::link::Link;
+use crate::link::NetworkLink;
 use crate::suite::{Estimate, ResultMeasure};
 use std::fmt::Write;
 
@@ -48,7 +48,7 @@ const fn digits(words: &'static str, partition: &'static str, measure: ResultMea
 
 /// Returns all situations of the summary.
 fn all() -> Vec<Situation> {
-    let over = |megabits: f64| ResultMeasure::SecondsTo(LEARNED, Link::of_megabits(megabits));
+    let over = |megabits: f64| ResultMeasure::SecondsTo(LEARNED, NetworkLink::of_megabits(megabits));
     let bytes = ResultMeasure::BytesTo(LEARNED);
     let gossip: &[&str] = &["☱", "☵"];
     let asynchronous: &[&str] = &["☲", "☶", "☳", "☷"];

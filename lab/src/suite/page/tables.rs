@@ -1,7 +1,7 @@
 //! Tables of the suite's page: the results of each task, their differences to all-reduce, and the costs.
 
 use super::{Column, LEARNED, RANKS, REFERENCE, ResultsPage, SKEWED, figure, shown};
-use crate::link::Link;
+use crate::link::NetworkLink;
 use crate::suite::{Estimate, PARTITIONS, ResultMeasure};
 use crate::task::Quadratics;
 use std::collections::BTreeSet;
@@ -130,8 +130,9 @@ impl ResultsPage<'_> {
                 };
                 format!("{} / {}", of("equal"), of(SKEWED))
             };
-            let seconds = MEGABITS
-                .map(|megabits| both(ResultMeasure::SecondsTo(LEARNED, Link::of_megabits(megabits)), 1.0));
+            let seconds = MEGABITS.map(|megabits| {
+                both(ResultMeasure::SecondsTo(LEARNED, NetworkLink::of_megabits(megabits)), 1.0)
+            });
             let _ = writeln!(
                 text,
                 "| `{algorithm}` | {trigram} | {} | {} | {} | {} |",
