@@ -9,9 +9,9 @@ use clap::Parser;
 use hexagram::algorithms::{Registry, registry};
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
-use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
+use hexagram_lab::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram_lab::program::say::{self, bytes, markdown_heading, markdown_row, percent};
-use hexagram_lab::program::{Chosen, folder_name, prepare};
+use hexagram_lab::program::{ChosenAlgorithm, folder_name, prepare};
 use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -77,14 +77,14 @@ impl Options {
 }
 
 fn compare(options: &Options) -> Result<(), RunError> {
-    let chosen = Chosen::all(&Registry::built_in(), &options.algorithms)?;
+    let chosen = ChosenAlgorithm::all(&Registry::built_in(), &options.algorithms)?;
     let page = options.docs.join("algorithms.md");
     if options.is_whole() {
         // Before hours of training, not after them.
         Page::read(&page)?;
     }
     let mut runs = Vec::new();
-    for Chosen { spelling, .. } in &chosen {
+    for ChosenAlgorithm { spelling, .. } in &chosen {
         let run = Run::new(spelling, options)?;
         say::line("compare", run.row());
         runs.push(run);
@@ -207,7 +207,7 @@ fn draw(
     let kind = |run: &Run| registry::named(&run.text("algorithm")).map(|known| known.trigram().to_string());
     let line = |run: &Run| {
         let point = |epoch: &Value| Some((of(run, epoch)?, epoch["loss"].as_f64()?));
-        Drawn::line(run.text("algorithm"), run.epochs.iter().filter_map(point).collect())
+        PictureContent::line(run.text("algorithm"), run.epochs.iter().filter_map(point).collect())
     };
     let mut panels: Vec<Panel> = Vec::new();
     for run in runs {
@@ -218,7 +218,7 @@ fn draw(
         }
     }
     // The first is in every panel, to compare with.
-    let reference = runs.first().map(|run| Drawn { reference: true, ..line(run) });
+    let reference = runs.first().map(|run| PictureContent { reference: true, ..line(run) });
     panels.iter_mut().skip(1).for_each(|panel| panel.drawn.extend(reference.clone()));
     let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
     let axes = Axes { x, y: "training loss (nats)", log_x: true, log_y: true };

@@ -56,7 +56,7 @@ pub use advise::{AdviseOptions, advise};
 pub use command::main;
 #[cfg(feature = "programs")]
 pub use compare::{CompareOptions, compare};
-pub use names::{Chosen, folder_name, information};
+pub use names::{ChosenAlgorithm, folder_name, information};
 pub use rehearsal::rehearse;
 #[cfg(feature = "programs")]
 pub use setting::Setting;
@@ -64,7 +64,7 @@ pub use setting::Setting;
 pub use simulate::{JobOptions, SimulateOptions, simulate};
 #[cfg(feature = "programs")]
 pub use step::{StepOptions, step};
-pub use stepping::{Passes, Stepper, Stepping};
+pub use stepping::{OptimizerArgs, OverlappedPasses, Stepper};
 #[cfg(feature = "programs")]
 pub use suite::{SuiteOptions, suite};
 #[cfg(feature = "programs")]

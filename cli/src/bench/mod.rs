@@ -8,8 +8,8 @@ mod operation;
 mod pattern;
 mod report;
 
-use crate::ranks::{Ran, Ranks};
-use crate::say::{self, Failure, PrintError};
+use crate::ranks::{ProgramRanks, Ran};
+use crate::say::{self, PrintError, ProgramError};
 use crate::table::Table;
 use crate::transports;
 use clap::Args;
@@ -118,9 +118,9 @@ impl Bench {
         }
     }
 
-    fn start(&self) -> Result<u8, Failure> {
+    fn start(&self) -> Result<u8, ProgramError> {
         self.check()?;
-        let started = Ranks {
+        let started = ProgramRanks {
             program: "hexagram bench".to_owned(),
             ranks: self.ranks,
             otherwise: 2,

@@ -14,7 +14,7 @@ mod tests;
 mod verdict;
 
 use super::names::{ALL, information};
-use super::say::{Failure, print};
+use super::say::{ProgramError, print};
 use super::simulate::JobOptions;
 use super::simulate::job::Job;
 use super::transports;
@@ -84,7 +84,7 @@ pub struct AdviseOptions {
 ///
 /// # Errors
 /// The first invalid option, or the error of a rank, in one line.
-pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
+pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, ProgramError> {
     if let Some(text) = information(registry, &options.algorithm, options.job.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);

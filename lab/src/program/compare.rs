@@ -1,10 +1,10 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
 use super::names::information;
-use super::ranks::Ranks;
-use super::say::{Failure, bytes, markdown_heading, markdown_row, percent, print};
+use super::ranks::ProgramRanks;
+use super::say::{ProgramError, bytes, markdown_heading, markdown_row, percent, print};
 use super::table::Table;
-use super::{Chosen, Setting};
+use super::{ChosenAlgorithm, Setting};
 use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
@@ -48,19 +48,20 @@ const HEADING: [&str; 10] = [
 ///
 /// # Errors
 /// The first invalid option, before any rank starts; errors of the ranks.
-pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Failure> {
+pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, ProgramError> {
     let first = options.algorithms.first().map_or("", String::as_str);
     if let Some(text) = information(registry, first, options.setting.stepping.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
     }
-    let mut rows: Vec<Row> = Vec::new();
-    for chosen in Chosen::all(registry, &options.algorithms)? {
+    let mut rows: Vec<ComparedAlgorithm> = Vec::new();
+    for chosen in ChosenAlgorithm::all(registry, &options.algorithms)? {
         let training = options.setting.training(&chosen)?;
-        rows.push(Row { chosen, training, outcomes: Vec::new() });
+        rows.push(ComparedAlgorithm { chosen, training, outcomes: Vec::new() });
     }
     let once = options.setting.ranks("compare", rows.iter().map(|row| &row.training));
-    let ranks = Ranks { configuration: format!("{}; {} rounds", once.configuration, options.rounds), ..once };
+    let ranks =
+        ProgramRanks { configuration: format!("{}; {} rounds", once.configuration, options.rounds), ..once };
     if let Some(count) = ranks.to_start()? {
         rows.iter().try_for_each(|row| row.training.check_for(count))?;
     }
@@ -78,7 +79,12 @@ pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Fail
 
 /// Trains with all algorithms, one after the other, in each round. Prints each row in the last round; ends early if
 /// standard output has no reader.
-fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Table<'_>) -> Result<()> {
+fn by_turns(
+    comm: &Communicator,
+    mut rows: Vec<ComparedAlgorithm>,
+    rounds: u64,
+    table: &mut Table<'_>,
+) -> Result<()> {
     for round in 0..rounds {
         for at in 0..rows.len() {
             let seed = rows[at].training.seed.wrapping_add(round);
@@ -95,21 +101,21 @@ fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Ta
 
 /// Trainings by one algorithm.
 #[derive(Clone)]
-struct Row {
-    chosen: Chosen,
+struct ComparedAlgorithm {
+    chosen: ChosenAlgorithm,
     training: Training,
     /// Outcomes of the rounds so far, on rank 0.
     outcomes: Vec<TrainingOutcome>,
 }
 
-impl Row {
+impl ComparedAlgorithm {
     /// Returns the mean of a figure of the last state.
     fn mean(&self, of: impl Fn(&CurvePoint) -> f64) -> f64 {
         self.outcomes.iter().map(|outcome| of(outcome.last())).sum::<f64>() / self.outcomes.len() as f64
     }
 
     /// Returns the row of the table; nothing on ranks without outcomes.
-    fn told(&self, first: &Row) -> String {
+    fn told(&self, first: &ComparedAlgorithm) -> String {
         if self.outcomes.is_empty() {
             return String::new();
         }
@@ -147,11 +153,11 @@ mod tests {
     #[test]
     fn a_training_that_diverges_says_so_in_its_row() {
         let with = |rate: f64| {
-            let chosen = Chosen::named(&Registry::built_in(), "gradient-allreduce").unwrap();
+            let chosen = ChosenAlgorithm::named(&Registry::built_in(), "gradient-allreduce").unwrap();
             let task = Arc::new(Quadratics::new(0).unwrap());
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
             let outcomes = vec![train(&training).unwrap()];
-            let row = Row { chosen, training, outcomes };
+            let row = ComparedAlgorithm { chosen, training, outcomes };
             row.told(&row)
         };
         assert!(with(1e10).contains("| diverged | - | - |"), "{}", with(1e10));

@@ -57,14 +57,14 @@ fn help_on_optimizer(name: &str) -> Result<Help> {
 
 /// Algorithm, with the short spelling that is printed for it.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct ChosenAlgorithm {
     /// Algorithm, with its options.
     pub algorithm: AnyAlgorithm,
     /// Spelling without the options at the registry's defaults.
     pub spelling: String,
 }
 
-impl Chosen {
+impl ChosenAlgorithm {
     /// Reads the spelling of an algorithm of the registry.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Chosen {
 
     /// Returns an algorithm with its spelling in a registry.
     pub(super) fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
-        Chosen { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
+        ChosenAlgorithm { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 
     /// Returns those of a list with commas between them, or all algorithms of the registry for `all`.
@@ -195,7 +195,7 @@ mod tests {
         let registry = Registry::built_in().with(SlowMo { period: 8, ..SlowMo::default() });
         let spellings = |texts: &[&str]| -> Result<Vec<String>> {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-            Ok(Chosen::all(&registry, &texts)?.into_iter().map(|chosen| chosen.spelling).collect())
+            Ok(ChosenAlgorithm::all(&registry, &texts)?.into_iter().map(|chosen| chosen.spelling).collect())
         };
         assert_eq!(
             spellings(&["slowmo(period=8)", "slowmo", "slowmo( period = 9 )"]).unwrap(),

@@ -37,7 +37,7 @@ fn now() -> Duration {
 
 /// Ranks that a program was asked to run on.
 #[derive(Debug, Clone)]
-pub struct Ranks {
+pub struct ProgramRanks {
     /// Name of the program and its subcommand, with which failures begin.
     pub program: String,
     /// Number of ranks to start; under a launcher, the number to expect. `None` for the default.
@@ -73,7 +73,7 @@ impl Ran<std::result::Result<(), PrintError>> {
     }
 }
 
-impl Ranks {
+impl ProgramRanks {
     /// Returns the number of ranks that this process starts; `None` if a launcher has started it as a rank.
     ///
     /// # Errors

@@ -10,30 +10,30 @@ use std::process::ExitCode;
 
 /// Reason why a call failed, or its output was lost.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ProgramError {
     /// Error of the call, or of a rank.
     Call(Error),
     /// Output that could not be printed.
     Print(PrintError),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ProgramError {
     fn from(error: Error) -> Self {
-        Failure::Call(error)
+        ProgramError::Call(error)
     }
 }
 
-impl From<PrintError> for Failure {
+impl From<PrintError> for ProgramError {
     fn from(error: PrintError) -> Self {
-        Failure::Print(error)
+        ProgramError::Print(error)
     }
 }
 
-impl Display for Failure {
+impl Display for ProgramError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Call(error) => error.fmt(f),
-            Failure::Print(error) => error.fmt(f),
+            ProgramError::Call(error) => error.fmt(f),
+            ProgramError::Print(error) => error.fmt(f),
         }
     }
 }
@@ -53,10 +53,10 @@ pub fn line(program: &str, said: impl Display) {
 
 /// Prints the reason of a failure. Returns the exit code: 2 for invalid options, 141 if the reader closed the output,
 /// else 1.
-pub fn failure(program: &str, failure: impl Into<Failure>) -> ExitCode {
+pub fn failure(program: &str, failure: impl Into<ProgramError>) -> ExitCode {
     match failure.into() {
-        Failure::Print(error) => error.report(program),
-        Failure::Call(error) => {
+        ProgramError::Print(error) => error.report(program),
+        ProgramError::Call(error) => {
             line(program, &error);
             ExitCode::from(if matches!(error, Error::Usage { .. }) { 2 } else { 1 })
         }
@@ -73,7 +73,7 @@ pub fn instead(program: &str, shown: &clap::Error) -> ExitCode {
 }
 
 /// Returns the exit code of a program, after its failure was printed.
-pub fn ended(program: &str, outcome: Result<u8, Failure>) -> ExitCode {
+pub fn ended(program: &str, outcome: Result<u8, ProgramError>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => failure(program, error),

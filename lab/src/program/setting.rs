@@ -1,10 +1,10 @@
 //! Setting of a training on the command line: task, data, ranks, steps and optimizer. Errors in it are reported
 //! before any rank starts.
 
-use super::ranks::Ranks;
+use super::ranks::ProgramRanks;
 use super::rehearsal::rehearse;
-use super::stepping::Stepping;
-use super::{Chosen, say, transports};
+use super::stepping::OptimizerArgs;
+use super::{ChosenAlgorithm, say, transports};
 use crate::learning_rates::tuned;
 use crate::suite::{Lesson, Suite};
 use crate::training::Training;
@@ -42,7 +42,7 @@ pub struct Setting {
     pub seed: u64,
     /// Optimizer and learning rate.
     #[command(flatten)]
-    pub stepping: Stepping,
+    pub stepping: OptimizerArgs,
 }
 
 impl Setting {
@@ -51,12 +51,12 @@ impl Setting {
         &self,
         subcommand: &str,
         trainings: impl IntoIterator<Item = &'a Training>,
-    ) -> Ranks {
+    ) -> ProgramRanks {
         let trainings: Vec<&Training> = trainings.into_iter().collect();
         let about = trainings.first().map(|training| training.about()).unwrap_or_default();
         let rates: Vec<String> =
             trainings.iter().map(|training| training.learning_rate.to_string()).collect();
-        Ranks {
+        ProgramRanks {
             program: say::name(subcommand),
             ranks: self.ranks,
             otherwise: 4,
@@ -75,7 +75,7 @@ impl Setting {
     ///
     /// # Errors
     /// The first invalid option, in one line.
-    pub fn training(&self, chosen: &Chosen) -> Result<Training> {
+    pub fn training(&self, chosen: &ChosenAlgorithm) -> Result<Training> {
         let lesson = lesson(&self.task)?;
         let partition = partition(&self.partition)?;
         self.device.check()?;
@@ -181,7 +181,8 @@ mod tests {
             let words = std::iter::once("train").chain(options.split_whitespace());
             let setting = <Program as clap::Parser>::parse_from(words).setting;
             let chosen =
-                Chosen::named(&hexagram::algorithms::Registry::built_in(), "gradient-allreduce").unwrap();
+                ChosenAlgorithm::named(&hexagram::algorithms::Registry::built_in(), "gradient-allreduce")
+                    .unwrap();
             setting.ranks("train", [&setting.training(&chosen).unwrap()]).configuration
         };
         let own = configuration("");

@@ -23,10 +23,10 @@ mod sweep;
 mod trace;
 mod train;
 
-use super::Chosen;
+use super::ChosenAlgorithm;
 use super::names::information;
 use super::periods::whole_periods;
-use super::say::{Failure, print};
+use super::say::{ProgramError, print};
 use hexagram::algorithms::Registry;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
@@ -41,7 +41,7 @@ use sweep::{Sweep, Swept};
 ///
 /// # Errors
 /// The first invalid option, or the error of a rank, in one line.
-pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Failure> {
+pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, ProgramError> {
     if let Some(text) = information(registry, options.algorithms(), options.job.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
@@ -53,7 +53,7 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     if let Some(asked) = &options.faults.faults {
         return faults::faults(registry, options, asked);
     }
-    let chosen = Chosen::listed(registry, options.algorithms())?;
+    let chosen = ChosenAlgorithm::listed(registry, options.algorithms())?;
     let Clusters { points, swept } = options.clusters()?;
     options.prepare(&chosen)?;
     if let Some(task) = &options.training.train {
@@ -66,9 +66,14 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
 
 impl SimulateOptions {
     /// Measures the steps of each algorithm on each cluster, and reports them.
-    fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
+    fn measure(
+        &self,
+        chosen: &[ChosenAlgorithm],
+        points: &[Point],
+        swept: Option<Swept>,
+    ) -> Result<(), ProgramError> {
         let job = self.job.job()?;
-        let steps = |chosen: &Chosen| {
+        let steps = |chosen: &ChosenAlgorithm| {
             let counted = self.steps.unwrap_or_else(|| whole_periods(&chosen.algorithm, STEPS));
             Steps { warmup: self.warmup, counted }
         };
@@ -107,7 +112,7 @@ impl SimulateOptions {
     }
 
     /// Checks that files can be written, before the simulation starts.
-    fn prepare(&self, chosen: &[Chosen]) -> Result<()> {
+    fn prepare(&self, chosen: &[ChosenAlgorithm]) -> Result<()> {
         if let Some(folder) = &self.out {
             out::prepare(folder)?;
         }

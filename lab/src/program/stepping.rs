@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Options of the optimizer and its learning rate, as typed.
 #[derive(Args, Debug, Clone)]
-pub struct Stepping {
+pub struct OptimizerArgs {
     /// Peak learning rate [default: that of the algorithm or the optimizer]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Stepper {
 const OF_OPTIMIZERS: &[(&str, f64)] =
     &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0003), ("lamb", 0.003), ("lars", 2.0), ("muon", 0.002)];
 
-impl Stepping {
+impl OptimizerArgs {
     /// Parses the options for an algorithm. `learning_rate` is a good value with the optimizer of the algorithm.
     ///
     /// # Errors
@@ -105,19 +105,19 @@ fn rate_for(text: &str, own: &str, of_algorithm: f64) -> f64 {
 
 /// Passes that the communication of a step overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Passes {
+pub enum OverlappedPasses {
     /// Communication overlaps the backward pass
     Backward,
     /// Communication overlaps the backward pass and the next forward pass
     Forward,
 }
 
-impl Passes {
+impl OverlappedPasses {
     /// Returns the option of the engine.
     pub fn overlap(self) -> Overlap {
         match self {
-            Passes::Backward => Overlap::Backward,
-            Passes::Forward => Overlap::Forward,
+            OverlappedPasses::Backward => Overlap::Backward,
+            OverlappedPasses::Forward => Overlap::Forward,
         }
     }
 }

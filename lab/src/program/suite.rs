@@ -5,8 +5,8 @@
 
 mod records;
 
-use super::Chosen;
-use super::say::{Failure, print};
+use super::ChosenAlgorithm;
+use super::say::{ProgramError, print};
 use crate::suite::{Cell, MatrixCell, Results, Suite, SuiteRecord, create_page, run_all, write_pages};
 use clap::Parser;
 use hexagram::algorithms::Registry;
@@ -50,7 +50,7 @@ type Trainings = BTreeSet<(MatrixCell, u64)>;
 ///
 /// # Errors
 /// The first invalid option, in one line, before any training; errors of a training, with its place.
-pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure> {
+pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), ProgramError> {
     let algorithms = named(registry, &options.algorithms)?;
     if options.judge {
         let records = read(&options.records)?;
@@ -111,7 +111,7 @@ fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
 
 impl PageFolder {
     /// Writes the page of the records, and prints its path.
-    fn write(&self, records: Vec<SuiteRecord>) -> Result<(), Failure> {
+    fn write(&self, records: Vec<SuiteRecord>) -> Result<(), ProgramError> {
         write_pages(&Results::new(records), &self.folder)?;
         let path = self.folder.join("which-algorithm.md");
         print(&format!("{} is up to date", path.display()))?;
@@ -126,7 +126,7 @@ impl PageFolder {
 
 /// Returns the algorithms of these names.
 fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
-    let own = |chosen: Chosen| match chosen.spelling == chosen.algorithm.name() {
+    let own = |chosen: ChosenAlgorithm| match chosen.spelling == chosen.algorithm.name() {
         true => Ok(chosen.algorithm),
         false => {
             let what = format!(
@@ -136,7 +136,7 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
             Err(Error::usage(what, "register an algorithm with these options as its defaults"))
         }
     };
-    Chosen::all(registry, names)?.into_iter().map(own).collect()
+    ChosenAlgorithm::all(registry, names)?.into_iter().map(own).collect()
 }
 
 /// Runs trainings, and appends their records.

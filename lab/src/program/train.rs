@@ -1,9 +1,9 @@
 //! `train`: trains a small task by any algorithm of a registry, on real ranks, and prints how it went.
 
 use super::names::information;
-use super::say::{Failure, bytes, percent, print};
+use super::say::{ProgramError, bytes, percent, print};
 use super::table::Table;
-use super::{Chosen, Setting, record};
+use super::{ChosenAlgorithm, Setting, record};
 use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
@@ -37,13 +37,13 @@ pub struct TrainOptions {
 ///
 /// # Errors
 /// The first invalid option, before any rank starts; errors of the ranks.
-pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure> {
+pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, ProgramError> {
     let optimizer = options.setting.stepping.optimizer.as_deref();
     if let Some(text) = information(registry, &options.algorithm, optimizer) {
         print(&text?)?;
         return Ok(0);
     }
-    let chosen = Chosen::named(registry, &options.algorithm)?;
+    let chosen = ChosenAlgorithm::named(registry, &options.algorithm)?;
     let training = options.setting.training(&chosen)?;
     let ranks = options.setting.ranks("train", [&training]);
     if let Some(count) = ranks.to_start()? {

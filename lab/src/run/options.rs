@@ -2,8 +2,8 @@
 
 use super::share::distributed;
 use super::{Costs, RunError};
-use crate::program::ranks::{Ran, Ranks, start_of_program};
-use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
+use crate::program::ranks::{ProgramRanks, Ran, start_of_program};
+use crate::program::{ChosenAlgorithm, OptimizerArgs, OverlappedPasses, Stepper, folder_name, rehearse, say};
 use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
@@ -46,11 +46,11 @@ pub struct RunOptions {
     pub batch: usize,
     /// Computation that communication overlaps: the backward pass, or also the next forward pass, in which each part
     /// of the model then waits for its own parameters
-    #[arg(long, value_enum, default_value_t = Passes::Backward)]
-    pub overlap: Passes,
+    #[arg(long, value_enum, default_value_t = OverlappedPasses::Backward)]
+    pub overlap: OverlappedPasses,
     /// Optimizer and learning rate.
     #[command(flatten)]
-    pub stepping: Stepping,
+    pub stepping: OptimizerArgs,
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -123,7 +123,8 @@ impl CheckedRun {
     /// The reason and a remedy, in one line.
     pub fn check(mut options: RunOptions, subject: Subject) -> Result<Self> {
         // Printed and saved in its short spelling, however it was typed.
-        let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &options.algorithm)?;
+        let ChosenAlgorithm { algorithm, spelling } =
+            ChosenAlgorithm::named(&Registry::built_in(), &options.algorithm)?;
         options.algorithm = spelling;
         let ranks = options.ranks();
         if !(1..=MAX_RANKS).contains(&ranks) {
@@ -162,7 +163,7 @@ impl CheckedRun {
     ) -> Result<ExitCode, RunError> {
         start_of_program();
         let options = &self.options;
-        let ranks = Ranks {
+        let ranks = ProgramRanks {
             program: self.subject.program.to_owned(),
             ranks: options.ranks,
             otherwise: options.ranks(),

@@ -2,7 +2,7 @@
 //! of each rank, where samples cost differently.
 
 use super::metrics::{EpochMetrics, StepMetrics, not_written};
-use crate::picture::{Axes, Drawn, Panel, Picture};
+use crate::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram::Result;
 use std::path::Path;
 
@@ -34,8 +34,8 @@ fn loss(steps: &[StepMetrics], epochs: &[EpochMetrics]) -> Panel<'static> {
     let low = points.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let high = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let noisy = points.len() >= NOISY;
-    let each = Drawn { reference: noisy, ..Drawn::line("each step", extremes(&points)) };
-    let smooth = noisy.then(|| Drawn::line("smoothed", smoothed(&points)));
+    let each = PictureContent { reference: noisy, ..PictureContent::line("each step", extremes(&points)) };
+    let smooth = noisy.then(|| PictureContent::line("smoothed", smoothed(&points)));
     let drawn = smooth.into_iter().chain([each]).collect();
     let axes =
         Axes { x: "step", y: "cross-entropy (nats)", log_x: false, log_y: high > 10.0 * low && low > 0.0 };
@@ -47,7 +47,7 @@ fn accuracy(epochs: &[EpochMetrics]) -> Panel<'static> {
     let remark = points.last().map(|point| format!(": {:.1} % at the end", point.1)).unwrap_or_default();
     let axes = Axes { x: "epoch", y: "correct (%)", ..Axes::default() };
     let title = format!("Accuracy on held-out samples{remark}");
-    Panel { title, axes: Some(axes), drawn: vec![Drawn::line("accuracy", points)] }
+    Panel { title, axes: Some(axes), drawn: vec![PictureContent::line("accuracy", points)] }
 }
 
 fn throughput(epochs: &[EpochMetrics]) -> Panel<'static> {
@@ -56,7 +56,7 @@ fn throughput(epochs: &[EpochMetrics]) -> Panel<'static> {
     let axes = Axes { x: "epoch", y: "thousand samples/s", ..Axes::default() };
     let points = points.into_iter().map(|(x, y)| (x, y / 1e3)).collect();
     let title = format!("Throughput of all ranks: {mean:.0} samples/s");
-    Panel { title, axes: Some(axes), drawn: vec![Drawn::line("throughput", points)] }
+    Panel { title, axes: Some(axes), drawn: vec![PictureContent::line("throughput", points)] }
 }
 
 /// Draws the tokens of each rank in the first steps, where samples cost differently.
@@ -65,7 +65,7 @@ fn tokens(steps: &[StepMetrics], epochs: &[EpochMetrics]) -> Option<Panel<'stati
     let steps = &steps[..steps.len().min(TOLD_APART)];
     let line = |rank: usize| {
         let point = |step: &StepMetrics| Some((step.step as f64, *step.tokens.get(rank)?));
-        Drawn::line(format!("rank {rank}"), steps.iter().filter_map(point).collect())
+        PictureContent::line(format!("rank {rank}"), steps.iter().filter_map(point).collect())
     };
     let drawn = (0..steps.first()?.tokens.len()).map(line).collect();
     let axes = Axes { x: "step", y: "tokens of each rank", ..Axes::default() };

@@ -3,7 +3,7 @@
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
 use crate::program::simulate::point::Steps;
-use crate::program::{Chosen, stepping};
+use crate::program::{ChosenAlgorithm, stepping};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
 
@@ -25,7 +25,7 @@ const SEVERAL: u32 = 8;
 /// Algorithm that may pay.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    pub(super) chosen: Chosen,
+    pub(super) chosen: ChosenAlgorithm,
     pub(super) steps: Steps,
 }
 
@@ -35,10 +35,10 @@ impl Candidate {
     /// # Errors
     /// The first invalid option, or that no algorithm is left, in one line.
     pub(super) fn all(registry: &Registry, list: &str, optimizer: Option<&str>) -> Result<Vec<Self>> {
-        let mut chosen = Chosen::listed(registry, list)?;
+        let mut chosen = ChosenAlgorithm::listed(registry, list)?;
         if [ALL, USUAL].contains(&list) {
             let optimizer = optimizer.map(|text| stepping::named(text, None)).transpose()?;
-            let fits = |one: &Chosen| {
+            let fits = |one: &ChosenAlgorithm| {
                 optimizer.as_ref().is_none_or(|optimizer| one.algorithm.optimizers().fit(&**optimizer))
             };
             chosen.retain(|one| fits(one) && !OF_SERVERS.contains(&one.algorithm.name()));
@@ -53,10 +53,10 @@ impl Candidate {
 
     /// Returns the algorithm that the others are compared to.
     pub(super) fn reference(registry: &Registry) -> Result<Self> {
-        Ok(Self::of(Chosen::named(registry, REFERENCE)?))
+        Ok(Self::of(ChosenAlgorithm::named(registry, REFERENCE)?))
     }
 
-    fn of(chosen: Chosen) -> Self {
+    fn of(chosen: ChosenAlgorithm) -> Self {
         Candidate { steps: steps(&chosen.algorithm), chosen }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
 
     fn candidate(text: &str) -> Candidate {
         let registry = Registry::built_in();
-        Candidate::of(Chosen::named(&registry, text).unwrap())
+        Candidate::of(ChosenAlgorithm::named(&registry, text).unwrap())
     }
 
     /// Steps without a mean would make an algorithm look faster than it is, or slower.

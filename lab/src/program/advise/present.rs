@@ -3,13 +3,13 @@
 use super::advice::Advice;
 use super::candidate::Candidate;
 use super::{AdviseOptions, report};
-use crate::program::ranks::Ranks;
-use crate::program::say::{self, Failure, PrintError};
+use crate::program::ranks::ProgramRanks;
+use crate::program::say::{self, PrintError, ProgramError};
 use crate::program::simulate::calibrate::{Exchanged, arithmetic, exchange, loopback};
 use crate::program::simulate::job::Job;
 use crate::program::simulate::model::{Model, matrix};
 use crate::program::simulate::point::Steps;
-use crate::program::step::profile::{Layer, Profile};
+use crate::program::step::profile::{Profile, ProfileLayer};
 use crate::program::step::{Measurement, StepOptions};
 use crate::program::table::Table;
 use hexagram::algorithms::Registry;
@@ -31,9 +31,9 @@ const MOST: f64 = 1000.0;
 ///
 /// # Errors
 /// As [`advise`](super::advise).
-pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
+pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Result<u8, ProgramError> {
     let job = &options.job;
-    let ranks = Ranks {
+    let ranks = ProgramRanks {
         program: say::name("advise"),
         ranks: None,
         otherwise: job.ranks,
@@ -71,7 +71,7 @@ fn on_rank(
         0 => Some(options.advice(&job, candidates.clone())?),
         _ => None,
     };
-    let real = Real { options: &options, job: &job, model: &model };
+    let real = MeasuredAlgorithms { options: &options, job: &job, model: &model };
     let checks = check(comm, &options, &real, &candidates, advice.as_ref())?;
     let advice = advice.as_ref().map(|advice| match options.json {
         true => object(&options, advice, present.as_ref(), &checks).to_string(),
@@ -205,7 +205,7 @@ impl Checked {
 fn check(
     comm: &Communicator,
     options: &AdviseOptions,
-    real: &Real<'_>,
+    real: &MeasuredAlgorithms<'_>,
     candidates: &[Candidate],
     advice: Option<&Advice>,
 ) -> Result<Vec<Checked>> {
@@ -227,14 +227,14 @@ fn check(
 }
 
 /// Algorithms that are run for real.
-struct Real<'a> {
+struct MeasuredAlgorithms<'a> {
     options: &'a AdviseOptions,
     job: &'a Job<'a>,
     /// Model whose passes are those that were asked for: the simulated ones are fitted.
     model: &'a Model,
 }
 
-impl Real<'_> {
+impl MeasuredAlgorithms<'_> {
     /// Returns the seconds of a step of an algorithm, measured for at least a second. `about_s` is an estimate of
     /// the result, and sets the number of steps.
     fn step_s(&self, comm: &Communicator, candidate: &Candidate, about_s: f64) -> Result<f64> {
@@ -265,7 +265,7 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> Ste
 
 /// Returns the model as `step` computes it.
 fn profile(model: &Model) -> Profile {
-    let layer = |layer: &crate::program::simulate::model::Layer| Layer {
+    let layer = |layer: &crate::program::simulate::model::Layer| ProfileLayer {
         name: layer.name.clone(),
         shapes: vec![matrix(layer.elements)],
         forward: layer.forward,

@@ -12,9 +12,9 @@ mod verdict;
 
 use super::job::JobOptions;
 use super::options::SimulateOptions;
-use crate::program::Chosen;
+use crate::program::ChosenAlgorithm;
 use crate::program::names::ALL;
-use crate::program::say::{self, Failure, print};
+use crate::program::say::{self, ProgramError, print};
 use clap::Args;
 use hexagram::algorithms::Registry;
 use hexagram::physical::sim::Flaw;
@@ -81,7 +81,11 @@ struct Tally {
 ///
 /// # Errors
 /// The first invalid option, in one line.
-pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str) -> Result<u8, Failure> {
+pub(super) fn faults(
+    registry: &Registry,
+    options: &SimulateOptions,
+    asked: &str,
+) -> Result<u8, ProgramError> {
     let stage = |unless_named: &str| {
         Stage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
     };
@@ -105,9 +109,9 @@ pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str
 }
 
 /// Returns the algorithms of a list; of all, the synchronous ones.
-fn synchronous(registry: &Registry, list: &str) -> Result<Vec<Chosen>> {
-    let mut chosen = Chosen::listed(registry, list)?;
-    let is_synchronous = |one: &Chosen| one.algorithm.trigram().synchronous;
+fn synchronous(registry: &Registry, list: &str) -> Result<Vec<ChosenAlgorithm>> {
+    let mut chosen = ChosenAlgorithm::listed(registry, list)?;
+    let is_synchronous = |one: &ChosenAlgorithm| one.algorithm.trigram().synchronous;
     if list == ALL {
         chosen.retain(is_synchronous);
     }
@@ -129,7 +133,7 @@ fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
 }
 
 /// Tries seeds until one ends wrongly.
-fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
+fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, ProgramError> {
     let mut tally = Tally::default();
     for seed in first..first.saturating_add(count) {
         let plan = Plan::drawn(seed, stage);
@@ -152,7 +156,7 @@ fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
 }
 
 /// Plays one plan, and prints all of it.
-fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
+fn replay(stage: &Stage, plan: &Plan) -> Result<u8, ProgramError> {
     let scene = Scene { stage, plan, flaw: None, is_logged: true };
     let play = scene.play()?;
     let found = verdict::verdict(plan, &play, stage.reference(plan)?);

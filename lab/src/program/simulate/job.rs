@@ -6,8 +6,8 @@ use super::pace::{PaceOptions, Paces};
 use super::point::{Point, Steps};
 use super::report::Row;
 use super::run::Scene;
-use crate::program::Passes;
-use crate::program::{Chosen, stepping};
+use crate::program::OverlappedPasses;
+use crate::program::{ChosenAlgorithm, stepping};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
@@ -59,8 +59,8 @@ pub struct JobOptions {
     #[arg(long)]
     pub optimizer: Option<String>,
     /// Computation that communication overlaps: the backward pass, or also the next forward pass
-    #[arg(long, value_enum, default_value_t = Passes::Backward)]
-    pub overlap: Passes,
+    #[arg(long, value_enum, default_value_t = OverlappedPasses::Backward)]
+    pub overlap: OverlappedPasses,
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = RANKS)]
     pub ranks: usize,
@@ -253,7 +253,12 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
+    pub(in crate::program) fn row(
+        &self,
+        chosen: &ChosenAlgorithm,
+        point: &Point,
+        steps: Steps,
+    ) -> Result<Row> {
         let Point { ranks, hosts, .. } = *point;
         let simulated = self.simulated(chosen);
         let paces = self.options.pace.paces(ranks, self.options.seed)?;
@@ -271,7 +276,12 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of the rank.
-    pub(in crate::program) fn fit(&mut self, rates: Rates, measured_s: f64, chosen: &Chosen) -> Result<()> {
+    pub(in crate::program) fn fit(
+        &mut self,
+        rates: Rates,
+        measured_s: f64,
+        chosen: &ChosenAlgorithm,
+    ) -> Result<()> {
         self.rates = rates;
         self.alone.borrow_mut().clear();
         let scene = Scene {
@@ -292,7 +302,7 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn trace(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Trace> {
+    pub(super) fn trace(&self, chosen: &ChosenAlgorithm, point: &Point, steps: Steps) -> Result<Trace> {
         let paces = self.options.pace.paces(point.ranks, self.options.seed)?;
         let scene = self.scene(&self.simulated(chosen), point, steps, &paces)?;
         scene.trace(&self.options.simulation(point, &self.rates)?)
@@ -300,7 +310,7 @@ impl Job<'_> {
 
     fn scene<'s>(
         &'s self,
-        simulated: &Chosen,
+        simulated: &ChosenAlgorithm,
         point: &Point,
         steps: Steps,
         paces: &'s Paces,
@@ -315,12 +325,15 @@ impl Job<'_> {
     }
 
     /// Returns an algorithm without its warm-up, unless the warm-up is simulated, too.
-    pub(in crate::program) fn simulated(&self, chosen: &Chosen) -> Chosen {
+    pub(in crate::program) fn simulated(&self, chosen: &ChosenAlgorithm) -> ChosenAlgorithm {
         let without = chosen.algorithm.without_warm_up().filter(|_| !self.options.from_start);
-        without.map_or_else(|| chosen.clone(), |algorithm| Chosen::of(&Registry::built_in(), &algorithm))
+        without.map_or_else(
+            || chosen.clone(),
+            |algorithm| ChosenAlgorithm::of(&Registry::built_in(), &algorithm),
+        )
     }
 
-    fn engine(&self, chosen: &Chosen) -> Result<EngineOptions> {
+    fn engine(&self, chosen: &ChosenAlgorithm) -> Result<EngineOptions> {
         let options = self.options;
         let named = chosen.algorithm.optimizers().by_default();
         let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;

@@ -3,7 +3,7 @@
 
 use super::report::Row;
 use super::sweep::Swept;
-use crate::picture::{Axes, Drawn, Panel, Picture};
+use crate::picture::{Axes, Panel, Picture, PictureContent};
 
 /// Figure of a row that is drawn.
 struct Figure {
@@ -59,12 +59,12 @@ pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&
 }
 
 /// Returns a line for each algorithm, in the order of the rows.
-fn lines(rows: &[(f64, Row)], of: fn(&Row) -> f64) -> Vec<Drawn> {
-    let mut lines: Vec<Drawn> = Vec::new();
+fn lines(rows: &[(f64, Row)], of: fn(&Row) -> f64) -> Vec<PictureContent> {
+    let mut lines: Vec<PictureContent> = Vec::new();
     for (x, row) in rows {
         let name = row.simulated.clone();
         let at = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            lines.push(Drawn::line(name, Vec::new()));
+            lines.push(PictureContent::line(name, Vec::new()));
             lines.len() - 1
         });
         lines[at].points.push((*x, of(row)));

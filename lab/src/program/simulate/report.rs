@@ -5,7 +5,7 @@ use super::model::Model;
 use super::options::{STEPS, SimulateOptions};
 use super::out;
 use super::run::Figures;
-use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
+use crate::program::say::{PrintError, ProgramError, bytes, markdown_heading, markdown_row, percent, print};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ impl<'a> Report<'a> {
     }
 
     /// Writes the requested files into a folder, and prints the table or the JSON.
-    pub(super) fn finish(self) -> Result<(), Failure> {
+    pub(super) fn finish(self) -> Result<(), ProgramError> {
         let object = self.object().to_string();
         if let Some(folder) = &self.options.out {
             out::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;

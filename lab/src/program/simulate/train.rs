@@ -4,10 +4,10 @@ use super::job::{JobOptions, check_time};
 use super::options::SimulateOptions;
 use super::point::Point;
 use super::report::Report;
-use crate::program::Passes;
-use crate::program::say::{self, Failure, bytes, markdown_row, percent};
-use crate::program::stepping::Stepping;
-use crate::program::{Chosen, Setting, record};
+use crate::program::OverlappedPasses;
+use crate::program::say::{self, ProgramError, bytes, markdown_row, percent};
+use crate::program::stepping::OptimizerArgs;
+use crate::program::{ChosenAlgorithm, Setting, record};
 use crate::training::SimulatedTraining;
 use crate::training::{OnCluster, Training, train_on_cluster};
 use clap::Args;
@@ -54,9 +54,9 @@ const HEADING: [&str; 9] = [
 pub(super) fn train(
     options: &SimulateOptions,
     task: &str,
-    algorithms: &[Chosen],
+    algorithms: &[ChosenAlgorithm],
     points: &[Point],
-) -> Result<(), Failure> {
+) -> Result<(), ProgramError> {
     let setting = options.setting(task)?;
     let rates = options.job.rates()?;
     let trainings: Result<Vec<_>> = algorithms.iter().map(|chosen| setting.training(chosen)).collect();
@@ -75,7 +75,7 @@ pub(super) fn train(
 impl SimulateOptions {
     /// Returns the options of an equal `train`.
     fn setting(&self, task: &str) -> Result<Setting> {
-        if self.job.overlap == Passes::Forward {
+        if self.job.overlap == OverlappedPasses::Forward {
             let what = "--train runs whole steps, and --overlap forward would end in the middle of one";
             return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
         }
@@ -96,7 +96,7 @@ impl SimulateOptions {
             device: DeviceChoice::default(),
             steps: self.steps.map(u64::from),
             seed: self.job.seed,
-            stepping: Stepping { lr, optimizer, weight_decay: None, schedule },
+            stepping: OptimizerArgs { lr, optimizer, weight_decay: None, schedule },
         })
     }
 }
@@ -105,7 +105,7 @@ impl JobOptions {
     /// Trains by one algorithm on one cluster.
     fn trained(
         &self,
-        chosen: &Chosen,
+        chosen: &ChosenAlgorithm,
         training: &Training,
         rates: &Rates,
         point: &Point,

@@ -1,7 +1,7 @@
 //! Pictures of the suite's page: one panel for each trigram, with all-reduce in grey in all of them.
 
 use super::{Column, RANKS, REFERENCE, ResultsPage, SKEWED, TRIGRAMS};
-use crate::picture::{Axes, Drawn, Panel, Picture};
+use crate::picture::{Axes, Panel, Picture, PictureContent};
 use crate::suite::{ResultMeasure, SuiteRecord};
 
 /// Points of an algorithm, made of its runs.
@@ -28,7 +28,7 @@ impl ResultsPage<'_> {
     /// Returns a panel for each trigram, with all-reduce for comparison if it can be drawn.
     fn panels(&self, points: Points, compared: bool) -> Vec<Panel<'static>> {
         let column = Column::new("digits", SKEWED, RANKS);
-        let drawn = |name: &str| Drawn {
+        let drawn = |name: &str| PictureContent {
             name: name.to_owned(),
             points: points(&self.0.at(&column.place(name))),
             reference: name == REFERENCE,
@@ -36,7 +36,7 @@ impl ResultsPage<'_> {
         let panel = |trigram: &str| {
             let algorithms = self.algorithms().into_iter();
             let own = algorithms.filter(|(of, name)| of == trigram && name != REFERENCE);
-            let mut own: Vec<Drawn> = own.map(|(_, name)| drawn(&name)).collect();
+            let mut own: Vec<PictureContent> = own.map(|(_, name)| drawn(&name)).collect();
             own.retain(|drawn| !compared || !drawn.points.is_empty());
             own.retain(|drawn| compared || drawn.points.iter().any(|(_, y)| *y > 0.0));
             if compared && !own.is_empty() {

@@ -1,7 +1,7 @@
 //! A small training in which faults happen.
 
 use super::plan::Plan;
-use crate::program::{Chosen, stepping};
+use crate::program::{ChosenAlgorithm, stepping};
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode, Parameter};
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime;
@@ -33,7 +33,7 @@ type Key = (usize, usize, usize, bool);
 
 /// Algorithms to train with, and their replicas after a training without faults.
 pub(super) struct Stage {
-    pub(super) algorithms: Vec<Chosen>,
+    pub(super) algorithms: Vec<ChosenAlgorithm>,
     references: Mutex<HashMap<Key, Arc<Vec<Hashes>>>>,
 }
 
@@ -61,7 +61,7 @@ impl Stage {
     ///
     /// # Errors
     /// [`Error::Usage`] without an algorithm.
-    pub(super) fn new(algorithms: Vec<Chosen>) -> Result<Self> {
+    pub(super) fn new(algorithms: Vec<ChosenAlgorithm>) -> Result<Self> {
         if algorithms.is_empty() {
             let what = "--faults needs synchronous algorithms, and --algorithm names none";
             return Err(Error::usage(what, "name some, or `all`"));

@@ -50,7 +50,7 @@ const FOUND: [Found; 3] = [
 
 impl Found {
     fn stage(&self) -> Stage {
-        Stage::new(vec![Chosen::named(&Registry::built_in(), self.algorithm).unwrap()]).unwrap()
+        Stage::new(vec![ChosenAlgorithm::named(&Registry::built_in(), self.algorithm).unwrap()]).unwrap()
     }
 
     fn plan(&self) -> Plan {
@@ -61,7 +61,7 @@ impl Found {
 }
 
 fn stage() -> Stage {
-    let all = Chosen::all(&Registry::built_in(), &[]).unwrap();
+    let all = ChosenAlgorithm::all(&Registry::built_in(), &[]).unwrap();
     Stage::new(all.into_iter().filter(|chosen| chosen.algorithm.trigram().synchronous).collect()).unwrap()
 }
 
