@@ -61,7 +61,7 @@ pub use rehearsal::rehearse;
 #[cfg(feature = "programs")]
 pub use setting::Setting;
 #[cfg(feature = "programs")]
-pub use simulate::{JobOptions, SimulateOptions, simulate};
+pub use simulate::{SimulateOptions, SimulatedJobOptions, simulate};
 #[cfg(feature = "programs")]
 pub use step::{StepOptions, step};
 pub use stepping::{OptimizerArgs, OverlappedPasses, Stepper};

@@ -30,12 +30,12 @@ use super::say::{ProgramError, print};
 use hexagram::algorithms::Registry;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
-pub use job::JobOptions;
+pub use job::SimulatedJobOptions;
 use options::STEPS;
 pub use options::SimulateOptions;
-use point::{Point, Steps};
-use report::{HEADING, Report, about};
-use sweep::{Sweep, Swept};
+use point::{ClusterPoint, StepCounts};
+use report::{HEADING, SimulateReport, about};
+use sweep::{Sweep, SweptProperty};
 
 /// Runs `simulate`. Returns the exit code.
 ///
@@ -69,15 +69,15 @@ impl SimulateOptions {
     fn measure(
         &self,
         chosen: &[ChosenAlgorithm],
-        points: &[Point],
-        swept: Option<Swept>,
+        points: &[ClusterPoint],
+        swept: Option<SweptProperty>,
     ) -> Result<(), ProgramError> {
         let job = self.job.job()?;
         let steps = |chosen: &ChosenAlgorithm| {
             let counted = self.steps.unwrap_or_else(|| whole_periods(&chosen.algorithm, STEPS));
-            Steps { warmup: self.warmup, counted }
+            StepCounts { warmup: self.warmup, counted }
         };
-        let mut report = Report::new(self, &about(&self.job.model, &job.model), &HEADING);
+        let mut report = SimulateReport::new(self, &about(&self.job.model, &job.model), &HEADING);
         let mut rows = Vec::new();
         for point in points {
             for chosen in chosen {
@@ -104,7 +104,7 @@ impl SimulateOptions {
         self.job.check_link(&here)?;
         let Some(text) = &self.sweep else { return Ok(Clusters { points: vec![here], swept: None }) };
         let Sweep { swept, points } = sweep::sweep(text, &here)?;
-        if swept != Swept::Ranks {
+        if swept != SweptProperty::Ranks {
             self.job.check_link_counts(&here)?;
         }
         points.iter().try_for_each(|point| self.job.check(point))?;
@@ -127,7 +127,7 @@ impl SimulateOptions {
 
 /// Clusters for which there are figures.
 struct Clusters {
-    points: Vec<Point>,
+    points: Vec<ClusterPoint>,
     /// Property in which they differ.
-    swept: Option<Swept>,
+    swept: Option<SweptProperty>,
 }

@@ -2,7 +2,7 @@
 
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
-use crate::program::simulate::point::Steps;
+use crate::program::simulate::point::StepCounts;
 use crate::program::{ChosenAlgorithm, stepping};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
@@ -26,7 +26,7 @@ const SEVERAL: u32 = 8;
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) chosen: ChosenAlgorithm,
-    pub(super) steps: Steps,
+    pub(super) steps: StepCounts,
 }
 
 impl Candidate {
@@ -62,7 +62,7 @@ impl Candidate {
 }
 
 /// Returns the steps to simulate for an algorithm: whole periods, after its first ones.
-fn steps(algorithm: &AnyAlgorithm) -> Steps {
+fn steps(algorithm: &AnyAlgorithm) -> StepCounts {
     let Trigram { centralized, synchronous, .. } = algorithm.trigram();
     let warmup = match algorithm.without_warm_up() {
         // Even a warm-up that is as short as it may be takes some steps.
@@ -71,13 +71,13 @@ fn steps(algorithm: &AnyAlgorithm) -> Steps {
         None => 4,
     };
     let least = if centralized && synchronous { 1 } else { SEVERAL };
-    Steps { warmup, counted: whole_periods(algorithm, least) }
+    StepCounts { warmup, counted: whole_periods(algorithm, least) }
 }
 
 /// Returns a multiple of the counted steps that is at least `least`.
-pub(super) fn at_least(least: u32, steps: Steps) -> Steps {
-    let Steps { warmup, counted } = steps;
-    Steps { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }
+pub(super) fn at_least(least: u32, steps: StepCounts) -> StepCounts {
+    let StepCounts { warmup, counted } = steps;
+    StepCounts { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }
 }
 
 #[cfg(test)]

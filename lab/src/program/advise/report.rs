@@ -5,8 +5,8 @@ use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use super::verdict::points;
 use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
-use crate::program::simulate::point::Point;
-use crate::program::simulate::report::Row;
+use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::report::ReportRow;
 use crate::suite::MeanDifference;
 use hexagram::physical::sim::Shape;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
         String::new(),
         markdown_heading(&HEADING),
     ];
-    let told = |row: &Row| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
+    let told = |row: &ReportRow| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
         Some(one) => told(advice, one),
         None => reference(row),
     };
@@ -42,8 +42,8 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
 }
 
 /// Returns the cluster and the model of the advice.
-fn cluster(options: &AdviseOptions, point: &Point) -> String {
-    let Point { ranks, hosts, link, .. } = point;
+fn cluster(options: &AdviseOptions, point: &ClusterPoint) -> String {
+    let ClusterPoint { ranks, hosts, link, .. } = point;
     let shape = options.job.shape;
     match &options.job.topology {
         Some(path) => format!(
@@ -55,7 +55,7 @@ fn cluster(options: &AdviseOptions, point: &Point) -> String {
     }
 }
 
-fn reference(row: &Row) -> String {
+fn reference(row: &ReportRow) -> String {
     let none = String::new;
     markdown_row(&[
         format!("`{REFERENCE}`"),

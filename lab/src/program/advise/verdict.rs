@@ -3,7 +3,7 @@
 use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use crate::program::say::percent;
-use crate::program::simulate::report::Row;
+use crate::program::simulate::report::ReportRow;
 use crate::suite::{ErrorsAbove, MeanDifference};
 
 impl Advice {
@@ -95,7 +95,7 @@ impl Advised {
 }
 
 /// Returns the milliseconds of a step.
-fn millis(row: &Row) -> String {
+fn millis(row: &ReportRow) -> String {
     format!("{:.1} ms", 1e3 * row.figures.step_s)
 }
 

@@ -1,9 +1,9 @@
 //! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster.
 
-use super::job::{JobOptions, check_time};
+use super::job::{SimulatedJobOptions, check_time};
 use super::options::SimulateOptions;
-use super::point::Point;
-use super::report::Report;
+use super::point::ClusterPoint;
+use super::report::SimulateReport;
 use crate::program::OverlappedPasses;
 use crate::program::say::{self, ProgramError, bytes, markdown_row, percent};
 use crate::program::stepping::OptimizerArgs;
@@ -55,14 +55,15 @@ pub(super) fn train(
     options: &SimulateOptions,
     task: &str,
     algorithms: &[ChosenAlgorithm],
-    points: &[Point],
+    points: &[ClusterPoint],
 ) -> Result<(), ProgramError> {
     let setting = options.setting(task)?;
     let rates = options.job.rates()?;
     let trainings: Result<Vec<_>> = algorithms.iter().map(|chosen| setting.training(chosen)).collect();
     let trainings = trainings?;
     let about = trainings.first().map(Training::about).unwrap_or_default();
-    let mut report = Report::new(options, &format!("{about}, with real numbers in virtual time"), &HEADING);
+    let mut report =
+        SimulateReport::new(options, &format!("{about}, with real numbers in virtual time"), &HEADING);
     for point in points {
         for (chosen, training) in algorithms.iter().zip(&trainings) {
             let row = options.job.trained(chosen, training, &rates, point)?;
@@ -101,14 +102,14 @@ impl SimulateOptions {
     }
 }
 
-impl JobOptions {
+impl SimulatedJobOptions {
     /// Trains by one algorithm on one cluster.
     fn trained(
         &self,
         chosen: &ChosenAlgorithm,
         training: &Training,
         rates: &Rates,
-        point: &Point,
+        point: &ClusterPoint,
     ) -> Result<TrainedRow> {
         let training = Training {
             ranks: point.ranks,
@@ -136,14 +137,14 @@ impl JobOptions {
 /// One training.
 struct TrainedRow {
     algorithm: String,
-    point: Point,
+    point: ClusterPoint,
     training: Training,
     simulated: SimulatedTraining,
 }
 
 impl TrainedRow {
     fn told(&self) -> String {
-        let Point { ranks, hosts, .. } = &self.point;
+        let ClusterPoint { ranks, hosts, .. } = &self.point;
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
@@ -164,7 +165,7 @@ impl TrainedRow {
     }
 
     fn json(&self) -> Value {
-        let Point { ranks, hosts, .. } = &self.point;
+        let ClusterPoint { ranks, hosts, .. } = &self.point;
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();

@@ -6,14 +6,14 @@
 //!   failed before, names no rank.
 //! - After each step, the replica is the same as without faults.
 
-use super::plan::Plan;
+use super::plan::FaultPlan;
 use super::scene::{Hashes, Play};
 use hexagram::Error;
 use hexagram::physical::sim::Ended;
 use std::sync::Arc;
 
 /// Returns a line for everything that is wrong.
-pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> Vec<String> {
+pub(super) fn verdict(plan: &FaultPlan, play: &Play, reference: Arc<Vec<Hashes>>) -> Vec<String> {
     let mut found = Vec::new();
     for (rank, end) in play.ends.iter().enumerate() {
         match end {
@@ -30,7 +30,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
 }
 
 /// Returns the defect in a rank's error, if any.
-fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
+fn blame(plan: &FaultPlan, rank: usize, end: &Ended<()>) -> Option<String> {
     let Err(error) = &end.result else { return None };
     let at = end.at;
     if !plan.excuses_any(rank, at) {
