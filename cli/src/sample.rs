@@ -40,8 +40,8 @@ pub(crate) struct Sample {
     rank: Option<usize>,
 
     /// Sampler
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Kind::Distributed)]
-    sampler: Kind,
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = SamplerChoice::Distributed)]
+    sampler: SamplerChoice,
 
     /// Seed of the order, together with the epoch; negative seeds as in PyTorch
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
@@ -78,18 +78,18 @@ pub(crate) struct Sample {
 
 /// A sampler by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum SamplerChoice {
     Distributed,
     LoadBalancing,
     Batch,
 }
 
-impl Kind {
+impl SamplerChoice {
     fn name(self) -> &'static str {
         match self {
-            Kind::Distributed => "distributed",
-            Kind::LoadBalancing => "load-balancing",
-            Kind::Batch => "batch",
+            SamplerChoice::Distributed => "distributed",
+            SamplerChoice::LoadBalancing => "load-balancing",
+            SamplerChoice::Batch => "batch",
         }
     }
 }
@@ -142,17 +142,17 @@ impl Sample {
             Ok(LoadBalancingBatchSampler::new(balancing(rank)?, Batching::MaxTokens(limit), self.drop_last)?)
         };
         match self.sampler {
-            Kind::Distributed => {
+            SamplerChoice::Distributed => {
                 let drawn = self.all_ranks(|rank| Ok(DistributedSampler::new(self.distributed(rank))?))?;
                 let balance = balance(&drawn, |sample| cost(*sample));
                 Ok((DrawnSamples::Samples(drawn), balance))
             }
-            Kind::LoadBalancing => {
+            SamplerChoice::LoadBalancing => {
                 let drawn = self.all_ranks(balancing)?;
                 let balance = balance(&drawn, |sample| cost(*sample));
                 Ok((DrawnSamples::Samples(drawn), balance))
             }
-            Kind::Batch => {
+            SamplerChoice::Batch => {
                 let drawn = self.all_ranks(batching)?;
                 let balance = balance(&drawn, |batch| batch.iter().copied().map(cost).sum());
                 Ok((DrawnSamples::Batches(drawn), balance))
@@ -162,10 +162,10 @@ impl Sample {
 
     /// Refuses options that the sampler would ignore.
     fn check(&self) -> Result<(), SampleError> {
-        if self.max_tokens.is_some() && self.sampler != Kind::Batch {
+        if self.max_tokens.is_some() && self.sampler != SamplerChoice::Batch {
             return Err(SampleError::Call("--max-tokens requires --sampler batch"));
         }
-        if self.random_level.is_some() && self.sampler == Kind::Distributed {
+        if self.random_level.is_some() && self.sampler == SamplerChoice::Distributed {
             return Err(SampleError::Call("--random-level requires --sampler load-balancing or batch"));
         }
         Ok(())
@@ -192,7 +192,7 @@ impl Sample {
             seed: self.seed,
             epoch: self.epoch,
             // The batches of Bagua contain all samples; whole batches are dropped instead.
-            drop_last: self.drop_last && self.sampler != Kind::Batch,
+            drop_last: self.drop_last && self.sampler != SamplerChoice::Batch,
             random_level: self.random_level.unwrap_or(0.0),
         }
     }
