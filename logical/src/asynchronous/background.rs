@@ -1,6 +1,6 @@
 //! Operations in the background, such as averaging a model while its rank computes.
 
-use super::pending::{Ending, Pending, Promise};
+use super::pending::{DeliveryEnd, Pending, Promise};
 use super::task;
 use crate::encoding::Encoding;
 use crate::runtime;
@@ -73,7 +73,7 @@ pub struct Background {
     /// True if this rank wants to abort, and the other ranks have not been notified.
     aborting: Arc<AtomicBool>,
     spares: Arc<FreeBuffers>,
-    ending: Arc<Ending>,
+    ending: Arc<DeliveryEnd>,
     thread: Option<runtime::Thread>,
 }
 
@@ -88,7 +88,7 @@ impl Background {
             let flag = Buffer::zeroed(DType::U8, 1)?;
             let spares = Arc::default();
             let aborting: Arc<AtomicBool> = Arc::default();
-            let ending = Arc::new(Ending::new(died));
+            let ending = Arc::new(DeliveryEnd::new(died));
             let work = {
                 let aborting = Arc::clone(&aborting);
                 let ending = Arc::clone(&ending);
@@ -337,7 +337,7 @@ struct Runner {
 
 impl Runner {
     /// Works until the queue is closed, or the first error.
-    async fn run(mut self, items: Receiver<QueueItem>, ending: &Ending) {
+    async fn run(mut self, items: Receiver<QueueItem>, ending: &DeliveryEnd) {
         while let Some(mut item) = next(&items).await {
             let start = runtime::now();
             let served = self.serve(&mut item).await;

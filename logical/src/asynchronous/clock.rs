@@ -1,8 +1,8 @@
 //! The staleness clock: it limits how many steps a rank may be ahead of the slowest.
 
 use super::agree::agree;
-use super::dispatcher::Outgoing;
-use super::handler::{Handler, Landed, Member, Reply, Served};
+use super::dispatcher::OutgoingRequest;
+use super::handler::{Handler, Landed, Reply, Served, ServiceMember};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::Request;
@@ -174,7 +174,7 @@ impl Clock {
         let handler = self.0.number;
         let fingerprint = self.0.fingerprint;
         let arguments = [clock, 0, 0];
-        let ask = Outgoing { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
+        let ask = OutgoingRequest { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
         self.0
             .service
             .submit(move |dispatcher| async move { Ok(dispatcher.request(rank, ask).await?.arguments[0]) })
@@ -240,12 +240,12 @@ impl Ticks {
 }
 
 impl Handler for Ticks {
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, &from.peer)?;
         Buffer::zeroed(DType::U8, 0).map(Arc::new)
     }
 
-    fn serve(&self, _: &Member, request: &Request, _: &Landed) -> Result<Served> {
+    fn serve(&self, _: &ServiceMember, request: &Request, _: &Landed) -> Result<Served> {
         let seen = self.lock().seen();
         if seen < request.arguments[0] {
             return Ok(Served::Later);

@@ -5,9 +5,9 @@ use crate::{Buffer, DType, Error, Result};
 
 /// Collects states, except empty ones.
 #[derive(Default)]
-pub(super) struct Saved(Vec<(String, State)>);
+pub(super) struct SavedStates(Vec<(String, State)>);
 
-impl Saved {
+impl SavedStates {
     /// Adds a copy of the memory `what` for a rank.
     pub(super) fn add(&mut self, what: &str, rank: usize, state: &State) -> Result<()> {
         if state.operations() > 0 || state.bytes() > 0 {

@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 /// A lock that is held for work in memory only, never across an await.
 ///
-/// The service thread takes it with [`Shared::lock`], and may block for the duration of one such piece of work. The
-/// program of this rank takes it with [`Shared::enter`], which leaves its thread free in the meantime.
+/// The service thread takes it with [`TaskLock::lock`], and may block for the duration of one such piece of work. The
+/// program of this rank takes it with [`TaskLock::enter`], which leaves its thread free in the meantime.
 #[derive(Default)]
-pub(super) struct Shared<T> {
+pub(super) struct TaskLock<T> {
     value: Mutex<T>,
     /// Tasks that wait for the lock.
     waiting: Mutex<Vec<Waker>>,
@@ -26,9 +26,9 @@ pub(super) struct SharedGuard<'a, T> {
 
 struct WakeOnDrop<'a>(&'a Mutex<Vec<Waker>>);
 
-impl<T> Shared<T> {
+impl<T> TaskLock<T> {
     pub(super) fn new(value: T) -> Self {
-        Shared { value: Mutex::new(value), waiting: Mutex::default() }
+        TaskLock { value: Mutex::new(value), waiting: Mutex::default() }
     }
 
     /// Takes the lock, and blocks this thread until it is free.
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_task_that_finds_the_lock_taken_leaves_its_thread_and_is_woken() {
-        let shared = Shared::new(1);
+        let shared = TaskLock::new(1);
         let count = Arc::new(WakeCount::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn threads_that_wait_in_either_way_all_have_their_turn() {
-        let shared = Shared::new(0);
+        let shared = TaskLock::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let shared = &shared;

@@ -1,7 +1,7 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
-use super::super::dispatcher::{Outgoing, Response};
-use super::super::handler::{Landed, Payload};
+use super::super::dispatcher::{OutgoingRequest, Response};
+use super::super::handler::{ElementsPayload, Landed};
 use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;
@@ -46,15 +46,20 @@ impl Server {
         })
     }
 
-    fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<Payload> {
+    fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<ElementsPayload> {
         let len = piece.range.len();
         let buffer = self.terms.values.take_len(len)?;
         buffer.write(0..len)?.copy_from(&delta.read(piece.within(range))?)?;
-        Ok(Payload { buffer, len })
+        Ok(ElementsPayload { buffer, len })
     }
 
     /// Encodes the messages for the pieces of `delta`, and stores their errors once all are encoded.
-    fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, delta: &Buffer) -> Result<Vec<Payload>> {
+    fn encode(
+        &mut self,
+        pieces: &[Piece],
+        range: &Range<usize>,
+        delta: &Buffer,
+    ) -> Result<Vec<ElementsPayload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
         let codec = Arc::clone(encoding.codec());
         let terms = &*self.terms;
@@ -70,7 +75,7 @@ impl Server {
             let seed = encoding.draw(&[terms.rank as u64, piece.range.start as u64]);
             let start = value.range.start;
             let bytes = sender.encode(&*codec, start, Part::of(&sum, 0..len), Part::whole(&message), seed)?;
-            made.push((sum, Payload { buffer: message, len: bytes }));
+            made.push((sum, ElementsPayload { buffer: message, len: bytes }));
         }
         for (piece, (sum, message)) in pieces.iter().zip(&made) {
             let sum = Part::of(sum, 0..piece.range.len());
@@ -171,7 +176,7 @@ impl Server {
     fn ask(
         &self,
         piece: &Piece,
-        payload: Option<Payload>,
+        payload: Option<ElementsPayload>,
         pull: Option<(u64, Arc<Buffer>)>,
     ) -> Pending<Response> {
         let hold = self.clock.hold();
@@ -183,7 +188,7 @@ impl Server {
         let to = piece.rank;
         let handler = self.number;
         let fingerprint = self.terms.fingerprint;
-        let ask = Outgoing { handler, verb, fingerprint, arguments, payload, into };
+        let ask = OutgoingRequest { handler, verb, fingerprint, arguments, payload, into };
         self.service.submit(move |dispatcher| async move {
             let answer = dispatcher.request(to, ask).await;
             drop(hold);

@@ -10,7 +10,7 @@ pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::agree;
 use super::clock::Clock;
-use super::handler::Member;
+use super::handler::ServiceMember;
 use super::service::Service;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
@@ -138,7 +138,7 @@ impl Server {
         let fingerprint = options.fingerprint(shards)?;
         let ServerOptions { pushed, pulled } = options;
         let rank = service.rank();
-        let peers = (0..comm.size()).map(|rank| Member::of(comm, rank).peer).collect();
+        let peers = (0..comm.size()).map(|rank| ServiceMember::of(comm, rank).peer).collect();
         let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
         let place = place_beside(initial)?;
         let terms = Arc::new(Terms::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
