@@ -225,7 +225,7 @@ impl Background {
         outcome: fn(Option<T>) -> R,
     ) -> Pending<R> {
         let (promise, pending) = Pending::new(&self.ending);
-        self.send(QueueItem::Work(Box::new(Posted {
+        self.send(QueueItem::Work(Box::new(PostedOperation {
             operation: Some(operation),
             result: None,
             outcome,
@@ -285,26 +285,26 @@ impl FreeBuffers {
 
 /// Command for the thread.
 enum QueueItem {
-    Work(Box<dyn Queued>),
+    Work(Box<dyn QueuedOperation>),
     Abort(Promise<()>),
 }
 
 /// An operation, and the use of its result.
-trait Queued: Send {
+trait QueuedOperation: Send {
     fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
     /// Delivers the result, or the abort if the operation has not run.
     fn finish(self: Box<Self>);
 }
 
-struct Posted<F, T, R> {
+struct PostedOperation<F, T, R> {
     operation: Option<F>,
     result: Option<T>,
     outcome: fn(Option<T>) -> R,
     promise: Promise<R>,
 }
 
-impl<F, T, R> Queued for Posted<F, T, R>
+impl<F, T, R> QueuedOperation for PostedOperation<F, T, R>
 where
     F: AsyncFnOnce(&Communicator) -> Result<T> + Send,
     T: Send,
@@ -320,7 +320,7 @@ where
     }
 
     fn finish(self: Box<Self>) {
-        let Posted { result, outcome, promise, .. } = *self;
+        let PostedOperation { result, outcome, promise, .. } = *self;
         promise.complete(Ok(outcome(result)));
     }
 }
@@ -375,7 +375,7 @@ impl Runner {
         Ok(self.flag.host::<u8>()?[0] != 0)
     }
 
-    async fn carry_out(&self, work: &mut dyn Queued) -> Result<()> {
+    async fn carry_out(&self, work: &mut dyn QueuedOperation) -> Result<()> {
         let mut work = work.run(&self.comm);
         let caught = |context: &mut Context<'_>| {
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

@@ -185,21 +185,21 @@ impl Clock {
     }
 
     /// Keeps other ranks from seeing a later clock than the current one, until the value is dropped.
-    pub(super) fn hold(&self) -> Hold {
+    pub(super) fn hold(&self) -> RequestClock {
         let mut state = self.0.ticks.lock();
         let clock = state.now;
         *state.held.entry(clock).or_default() += 1;
-        Hold { ticks: Arc::clone(&self.0.ticks), clock }
+        RequestClock { ticks: Arc::clone(&self.0.ticks), clock }
     }
 }
 
 /// A request that was begun at a clock.
-pub(super) struct Hold {
+pub(super) struct RequestClock {
     ticks: Arc<Ticks>,
     pub(super) clock: u64,
 }
 
-impl Drop for Hold {
+impl Drop for RequestClock {
     fn drop(&mut self) {
         let mut state = self.ticks.lock();
         if let Some(count) = state.held.get_mut(&self.clock) {

@@ -6,7 +6,7 @@ use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
-use super::terms::Piece;
+use super::terms::ShardRange;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
@@ -46,7 +46,7 @@ impl Server {
         })
     }
 
-    fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<ElementsPayload> {
+    fn copy(&self, piece: &ShardRange, range: &Range<usize>, delta: &Buffer) -> Result<ElementsPayload> {
         let len = piece.range.len();
         let buffer = self.terms.values.take_len(len)?;
         buffer.write(0..len)?.copy_from(&delta.read(piece.within(range))?)?;
@@ -56,7 +56,7 @@ impl Server {
     /// Encodes the messages for the pieces of `delta`, and stores their errors once all are encoded.
     fn encode(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[ShardRange],
         range: &Range<usize>,
         delta: &Buffer,
     ) -> Result<Vec<ElementsPayload>> {
@@ -126,10 +126,11 @@ impl Server {
     }
 
     /// Pulls those shards of `pieces` that are too old.
-    async fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
+    async fn refresh(&self, cache: &mut Cache, pieces: &[ShardRange]) -> Result<()> {
         let needed = self.clock.now().saturating_sub(self.clock.staleness());
         let stale = pieces.iter().filter(|piece| !cache.holds(piece.rank, needed));
-        let stale: Vec<Piece> = stale.map(|piece| Piece::of_shard(&self.terms, piece.rank)).collect();
+        let stale: Vec<ShardRange> =
+            stale.map(|piece| ShardRange::of_shard(&self.terms, piece.rank)).collect();
         if stale.is_empty() {
             return Ok(());
         }
@@ -141,9 +142,9 @@ impl Server {
     }
 
     /// Fetches pieces, all at the same time, into their places.
-    async fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
+    async fn fetch(&self, pieces: &[ShardRange], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
         let clock = self.clock.slowest();
-        let ask = |piece: &Piece| {
+        let ask = |piece: &ShardRange| {
             let room = self.terms.pull_room(piece.range.len())?;
             Ok(self.ask(piece, None, Some((clock, room))))
         };
@@ -157,7 +158,7 @@ impl Server {
         Ok(Pulled { clock, versions })
     }
 
-    fn land(&self, piece: &Piece, answer: Response, to: Part<'_>) -> Result<()> {
+    fn land(&self, piece: &ShardRange, answer: Response, to: Part<'_>) -> Result<()> {
         let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
         let from = &self.terms.peers[piece.rank];
         let len = piece.range.len();
@@ -175,7 +176,7 @@ impl Server {
     /// answer, other ranks see no later clock of this rank.
     fn ask(
         &self,
-        piece: &Piece,
+        piece: &ShardRange,
         payload: Option<ElementsPayload>,
         pull: Option<(u64, Arc<Buffer>)>,
     ) -> Pending<Response> {

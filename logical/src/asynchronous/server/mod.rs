@@ -19,7 +19,7 @@ use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use shard::Shard;
 use std::ops::Range;
 use std::sync::Arc;
-use terms::{Shards, Terms};
+use terms::{ShardLayout, Shards};
 
 /// Encodings of the messages of a server. Must be equal on all ranks.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ pub struct Server {
     service: Service,
     clock: Clock,
     number: u32,
-    terms: Arc<Terms>,
+    terms: Arc<ShardLayout>,
     shard: Arc<Shard>,
     /// With its memory.
     pushed: Option<Encoding>,
@@ -141,7 +141,7 @@ impl Server {
         let peers = (0..comm.size()).map(|rank| ServiceMember::of(comm, rank).peer).collect();
         let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
         let place = place_beside(initial)?;
-        let terms = Arc::new(Terms::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
+        let terms = Arc::new(ShardLayout::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
         terms.check(&(0..initial.len()), initial)?;
         let range = shards.of_rank(rank);
         let parameters = place.beside(DType::F32, range.len())?;

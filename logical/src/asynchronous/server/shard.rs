@@ -11,7 +11,7 @@
 use super::super::handler::{ElementsPayload, Handler, Landed, Reply, Served, ServiceMember};
 use super::super::shared::TaskLock;
 use super::super::wire::{Request, violation};
-use super::terms::Terms;
+use super::terms::ShardLayout;
 use super::update::{Push, Update};
 use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Result};
@@ -25,7 +25,7 @@ pub(super) const PULL: u16 = 1;
 
 /// One shard, with its pushes and pulls.
 pub(super) struct Shard {
-    terms: Arc<Terms>,
+    terms: Arc<ShardLayout>,
     /// Elements of the whole vector in this shard.
     range: Range<usize>,
     /// True if deltas are applied in the order of clocks, and then ranks.
@@ -56,7 +56,7 @@ struct Delta {
 
 impl Shard {
     pub(super) fn new(
-        terms: Arc<Terms>,
+        terms: Arc<ShardLayout>,
         range: Range<usize>,
         parameters: Buffer,
         update: Box<dyn Update>,

@@ -51,7 +51,7 @@ impl Shards {
 }
 
 /// Common terms of the two sides of a server.
-pub(super) struct Terms {
+pub(super) struct ShardLayout {
     pub(super) fingerprint: Fingerprint,
     pub(super) shards: Shards,
     pub(super) rank: usize,
@@ -65,7 +65,7 @@ pub(super) struct Terms {
 }
 
 /// Part of a range in one shard.
-pub(super) struct Piece {
+pub(super) struct ShardRange {
     pub(super) rank: usize,
     /// First element, counted in the shard.
     pub(super) start: usize,
@@ -73,10 +73,10 @@ pub(super) struct Piece {
     pub(super) range: Range<usize>,
 }
 
-impl Piece {
+impl ShardRange {
     /// Returns a whole shard.
-    pub(super) fn of_shard(terms: &Terms, rank: usize) -> Self {
-        Piece { rank, start: 0, range: terms.shards.of_rank(rank) }
+    pub(super) fn of_shard(terms: &ShardLayout, rank: usize) -> Self {
+        ShardRange { rank, start: 0, range: terms.shards.of_rank(rank) }
     }
 
     /// Returns its place in a buffer that holds `range`.
@@ -85,7 +85,7 @@ impl Piece {
     }
 }
 
-impl Terms {
+impl ShardLayout {
     pub(super) fn new(
         fingerprint: Fingerprint,
         shards: Shards,
@@ -103,7 +103,7 @@ impl Terms {
         let pushes = pool(pushed.as_ref())?;
         let pulls = pool(pulled.as_ref().map(Encoding::codec))?;
         let values = pool(None)?;
-        Ok(Terms { fingerprint, shards, rank, peers, pushed, pulled, values, pushes, pulls })
+        Ok(ShardLayout { fingerprint, shards, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
     /// Returns a buffer for a message with `len` elements to a shard.
@@ -122,12 +122,12 @@ impl Terms {
     }
 
     /// Returns the parts of a range in the shards.
-    pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<Piece> {
+    pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<ShardRange> {
         let piece = |number| {
             let shard = self.shards.range(number);
             let range = range.start.max(shard.start)..range.end.min(shard.end);
             let start = range.start.saturating_sub(shard.start);
-            (!range.is_empty()).then(|| Piece { rank: self.shards.owner(number), start, range })
+            (!range.is_empty()).then(|| ShardRange { rank: self.shards.owner(number), start, range })
         };
         (0..self.shards.count).filter_map(piece).collect()
     }
