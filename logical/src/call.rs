@@ -17,7 +17,7 @@
 //! ```
 
 use crate::encoding::MessageSender;
-use crate::group::{Group, Kind};
+use crate::group::{Group, TagKind};
 use crate::{Buffer, Communicator, Part, Peer, Result};
 use hexagram_physical::codec::Codec;
 use hexagram_physical::error::During;
@@ -46,7 +46,7 @@ impl Communicator {
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.numbered(Kind::Collective, self.collectives(), fingerprint, body).await
+        self.numbered(TagKind::Collective, self.collectives(), fingerprint, body).await
     }
 
     /// Runs the next collective of this lane immediately, in place, if it is small and the backend supports it.
@@ -59,7 +59,7 @@ impl Communicator {
         let endpoint = self.endpoint();
         let native = endpoint.native()?;
         let sequence = self.collectives();
-        let label = match self.label(Kind::Collective, fingerprint, sequence.get()) {
+        let label = match self.label(TagKind::Collective, fingerprint, sequence.get()) {
             Ok(label) => label,
             Err(error) => return Some(Err(error)),
         };
@@ -89,7 +89,7 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(to)?;
-        self.numbered(Kind::Message, self.sends_to(to), fingerprint, body).await
+        self.numbered(TagKind::Message, self.sends_to(to), fingerprint, body).await
     }
 
     /// Runs the next receive from a rank.
@@ -100,13 +100,13 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(from)?;
-        self.numbered(Kind::Message, self.receives_from(from), fingerprint, body).await
+        self.numbered(TagKind::Message, self.receives_from(from), fingerprint, body).await
     }
 
     /// Runs the next operation of `counter`, and ends the work of all ranks if it fails.
     async fn numbered(
         &self,
-        kind: Kind,
+        kind: TagKind,
         counter: &Cell<u64>,
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
@@ -119,7 +119,7 @@ impl Communicator {
     /// Begins the next exchange with a rank about a new group that contains both.
     pub(crate) fn begin_grouping(&self, with: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
         let counter = self.groups_with(with);
-        let call = self.begin(self.label(Kind::Grouping, fingerprint, counter.get())?)?;
+        let call = self.begin(self.label(TagKind::Grouping, fingerprint, counter.get())?)?;
         counter.set(counter.get() + 1);
         Ok(call)
     }
@@ -131,17 +131,17 @@ impl Communicator {
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<T>,
     ) -> Result<T> {
-        let tag = Tag::of_user(self.group().communicator(Kind::Tagged), tag);
+        let tag = Tag::of_user(self.group().communicator(TagKind::Tagged), tag);
         let call = self.begin(Label { tag, fingerprint })?;
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
     #[inline]
-    fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
+    fn label(&self, kind: TagKind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
         // Messages between two ranks have no lane: they are ordered among all messages of the pair.
-        let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };
+        let lane = if kind == TagKind::Collective { self.lane_number() } else { 0 };
         let communicator = self.group().communicator(kind);
-        let rate = self.rate().filter(|_| kind == Kind::Collective && fingerprint.root.is_none());
+        let rate = self.rate().filter(|_| kind == TagKind::Collective && fingerprint.root.is_none());
         Ok(Label {
             tag: Tag::new(communicator, lane, sequence, 0)?,
             fingerprint: Fingerprint { rate, ..fingerprint },

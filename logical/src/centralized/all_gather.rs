@@ -1,6 +1,6 @@
 //! All-gather: every rank gets the buffers of all ranks.
 
-use super::ring::Ring;
+use super::ring::RingLayout;
 use super::runs;
 use super::share::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
 use crate::{Buffer, Communicator, Primitive};
@@ -50,7 +50,7 @@ impl Communicator {
                     return self.all_gather_in_runs(call, mine, all).await;
                 }
                 all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
-                Ring::of(self, all).all_gather(call, all).await
+                RingLayout::of(self, all).all_gather(call, all).await
             })
             .await
         })
@@ -92,7 +92,7 @@ impl Communicator {
             free_to_write(all)?;
             self.operate(fingerprint, async |call| {
                 all.write(blocks[self.rank()].clone())?.copy_from(&mine.read_all()?)?;
-                Ring::over(self, blocks, all.dtype()).all_gather(call, all).await
+                RingLayout::over(self, blocks, all.dtype()).all_gather(call, all).await
             })
             .await
         })

@@ -67,7 +67,7 @@ impl Communicator {
                 None => (buffer, piece),
             };
             self.before_reduce(op, sum, at.clone())?;
-            let tree = Tree { size, root, place, first: index * rounds };
+            let tree = BinomialTree { size, root, place, first: index * rounds };
             if tree.climb(call, sum, at.clone(), op).await? {
                 self.after_reduce(op, sum, at)?;
             }
@@ -77,7 +77,7 @@ impl Communicator {
 }
 
 /// Binomial tree, from the view of one rank, for one piece.
-struct Tree {
+struct BinomialTree {
     size: usize,
     root: usize,
     /// Place of this rank, counted from the root.
@@ -86,7 +86,7 @@ struct Tree {
     first: usize,
 }
 
-impl Tree {
+impl BinomialTree {
     /// Adds the sums of the ranks below, and sends the result; returns true at the root.
     async fn climb(&self, call: &Call<'_>, sum: &Buffer, at: Range<usize>, op: ReduceOp) -> Result<bool> {
         let rank = |place: usize| (place + self.root) % self.size;

@@ -18,7 +18,7 @@ pub(crate) const SEGMENT: usize = 512 * 1024;
 pub(crate) const AHEAD: usize = 4;
 
 /// Place of a rank in the ring, and division of a buffer.
-pub(super) struct Ring {
+pub(super) struct RingLayout {
     rank: usize,
     size: usize,
     /// Place of each rank's chunk.
@@ -27,7 +27,7 @@ pub(super) struct Ring {
     segments: usize,
 }
 
-impl Ring {
+impl RingLayout {
     /// Returns the ring over chunks whose lengths differ by one element at most.
     pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
         let size = comm.size();
@@ -38,7 +38,7 @@ impl Ring {
     /// Returns the ring over these chunks of a buffer.
     pub(super) fn over(comm: &Communicator, chunks: Vec<Range<usize>>, dtype: DType) -> Self {
         let size = comm.size();
-        let mut ring = Ring { rank: comm.rank(), size, chunks, segments: 1 };
+        let mut ring = RingLayout { rank: comm.rank(), size, chunks, segments: 1 };
         let most = TAGS / (2 * size);
         ring.segments = (ring.longest() * dtype.size()).div_ceil(SEGMENT).min(most).max(1);
         ring
@@ -83,7 +83,7 @@ impl Ring {
         complete: impl Fn(Range<usize>) -> Result<()>,
     ) -> Result<()> {
         let last = self.steps().checked_sub(1);
-        Pass { ring: self, call, buffer, steps: 0..2 * self.steps(), op: Some(op) }
+        RingSteps { ring: self, call, buffer, steps: 0..2 * self.steps(), op: Some(op) }
             .run(|step, range| if Some(step) == last { complete(range) } else { Ok(()) })
             .await
     }
@@ -91,20 +91,20 @@ impl Ring {
     /// Distributes the chunks in the ring, from chunk r on rank r to all chunks on all ranks.
     pub(super) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
         let steps = self.steps()..2 * self.steps();
-        Pass { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
+        RingSteps { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
     }
 }
 
 /// Range of steps of the ring. Positions number the segments of all of them.
-struct Pass<'a> {
-    ring: &'a Ring,
+struct RingSteps<'a> {
+    ring: &'a RingLayout,
     call: &'a Call<'a>,
     buffer: &'a Buffer,
     steps: Range<usize>,
     op: Option<ReduceOp>,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> RingSteps<'a> {
     fn step(&self, position: usize) -> usize {
         self.steps.start + position / self.ring.segments
     }

@@ -1,7 +1,7 @@
 //! The mean in low precision for ranks that keep their own values: the change for each rank that makes all agree, and
 //! preserves the mean over ranks.
 
-use super::roles::Roles;
+use super::roles::EncodedRoles;
 use super::scatter_gather::{check, fingerprint};
 use super::{entry, segments};
 use crate::centralized::share::chunk;
@@ -70,7 +70,7 @@ impl Communicator {
             let ranks = self.size();
             let owned = chunk(mean.len(), ranks, self.rank());
             let estimates = entry(encoding, "estimates", mean, ranks * owned.len())?;
-            let stages = Roles::of(self, mean, ReduceOp::Mean, encoding)?.with_estimates(estimates);
+            let stages = EncodedRoles::of(self, mean, ReduceOp::Mean, encoding)?.with_estimates(estimates);
             segments::run(self, fingerprint, mean, &stages).await?;
             encoding.state_mut().advance();
             let exact = entry(encoding, "mean", mean, owned.len())?;
