@@ -22,13 +22,13 @@ pub(super) struct Neighbours<'a> {
 }
 
 /// Messages of one step in transit.
-pub(super) struct Flight<'a> {
+pub(super) struct StepMessages<'a> {
     sends: Vec<Operation<'a>>,
     /// Receives, in the order of sources.
     receives: VecDeque<Operation<'a>>,
 }
 
-impl Flight<'_> {
+impl StepMessages<'_> {
     /// Waits for the message of the next source, and returns its size in bytes; 0 after the last.
     pub(super) async fn next(&mut self) -> Result<usize> {
         match self.receives.pop_front() {
@@ -71,7 +71,7 @@ impl<'a> Neighbours<'a> {
         inboxes: &[Buffer],
         place: Range<usize>,
         land: Land,
-    ) -> Result<Flight<'a>> {
+    ) -> Result<StepMessages<'a>> {
         let Part { buffer, range } = part;
         let to = self.mixing.destinations(self.comm.rank()).iter();
         let sends = to.map(|to| self.call.send(*to, step, buffer, range.clone())).collect::<Result<_>>()?;
@@ -79,7 +79,7 @@ impl<'a> Neighbours<'a> {
         let receives = from
             .map(|((from, _), inbox)| self.call.recv(*from, step, inbox, place.clone(), land))
             .collect::<Result<_>>()?;
-        Ok(Flight { sends, receives })
+        Ok(StepMessages { sends, receives })
     }
 
     /// Computes `xᵢ ← Σⱼ wᵢⱼ xⱼ` in segments: some are in transit while an arrived one is added.

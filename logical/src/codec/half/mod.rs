@@ -20,12 +20,12 @@ use std::sync::Arc;
 /// Codec that rounds every number to a 16-bit float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Half {
-    format: Format,
+    format: HalfFormat,
     not_finite: NotFinite,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum HalfFormat {
     F16,
     BF16,
 }
@@ -33,11 +33,11 @@ enum Format {
 impl Half {
     /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with a relative error of at most
     /// 2⁻¹¹ for numbers from 2⁻¹⁴.
-    pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
+    pub const F16: Half = Half { format: HalfFormat::F16, not_finite: NotFinite::Refuse };
 
     /// Bfloat16, with 8 bits of exponent, like f32, and 7 of fraction: an error of at most 2⁻⁸, except for denormal
     /// numbers.
-    pub const BF16: Half = Half { format: Format::BF16, not_finite: NotFinite::Refuse };
+    pub const BF16: Half = Half { format: HalfFormat::BF16, not_finite: NotFinite::Refuse };
 
     /// Sets the treatment of NaN, and of numbers that are infinite in this format.
     #[must_use]
@@ -48,30 +48,30 @@ impl Half {
     /// Rounds `from`; returns true if all of it is finite in this format.
     fn narrow(self, from: &[f32], to: &mut [u8]) -> bool {
         match self.format {
-            Format::F16 => kernels::f32_to_f16(from, to),
-            Format::BF16 => kernels::f32_to_bf16(from, to),
+            HalfFormat::F16 => kernels::f32_to_f16(from, to),
+            HalfFormat::BF16 => kernels::f32_to_bf16(from, to),
         }
     }
 
     fn fits(self, x: f32) -> bool {
         match self.format {
-            Format::F16 => f16::from_f32(x).is_finite(),
-            Format::BF16 => bf16::from_f32(x).is_finite(),
+            HalfFormat::F16 => f16::from_f32(x).is_finite(),
+            HalfFormat::BF16 => bf16::from_f32(x).is_finite(),
         }
     }
 
     #[cfg(feature = "cuda")]
     fn kernels(self) -> &'static cuda::Kernels {
         match self.format {
-            Format::F16 => &cuda::F16,
-            Format::BF16 => &cuda::BF16,
+            HalfFormat::F16 => &cuda::F16,
+            HalfFormat::BF16 => &cuda::BF16,
         }
     }
 
     fn largest(self) -> f32 {
         match self.format {
-            Format::F16 => f16::MAX.to_f32(),
-            Format::BF16 => bf16::MAX.to_f32(),
+            HalfFormat::F16 => f16::MAX.to_f32(),
+            HalfFormat::BF16 => bf16::MAX.to_f32(),
         }
     }
 }
@@ -79,8 +79,8 @@ impl Half {
 impl Spelled for Half {
     fn word(&self) -> &'static str {
         match self.format {
-            Format::F16 => "f16",
-            Format::BF16 => "bf16",
+            HalfFormat::F16 => "f16",
+            HalfFormat::BF16 => "bf16",
         }
     }
 
@@ -102,8 +102,8 @@ impl Codec for Half {
     /// except for denormal numbers.
     fn properties(&self) -> Properties {
         let contraction = match self.format {
-            Format::F16 => None,
-            Format::BF16 => Some(1.0 - f64::powi(2.0, -16)),
+            HalfFormat::F16 => None,
+            HalfFormat::BF16 => Some(1.0 - f64::powi(2.0, -16)),
         };
         Properties { unbiased: false, contraction, linear: true, noise: Noise::Relative }
     }
@@ -137,8 +137,8 @@ impl Codec for Half {
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         expect_len(from, self.encoded_len(to.len()), to)?;
         match self.format {
-            Format::F16 => kernels::add_f16(from, weight, to),
-            Format::BF16 => kernels::add_bf16(from, weight, to),
+            HalfFormat::F16 => kernels::add_f16(from, weight, to),
+            HalfFormat::BF16 => kernels::add_bf16(from, weight, to),
         }
         Ok(())
     }
@@ -146,8 +146,8 @@ impl Codec for Half {
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         expect_len(from, self.encoded_len(to.len()), to)?;
         match self.format {
-            Format::F16 => kernels::f16_to_f32(from, to),
-            Format::BF16 => kernels::bf16_to_f32(from, to),
+            HalfFormat::F16 => kernels::f16_to_f32(from, to),
+            HalfFormat::BF16 => kernels::bf16_to_f32(from, to),
         }
         Ok(())
     }

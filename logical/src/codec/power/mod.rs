@@ -38,7 +38,7 @@ pub struct PowerSgd {
     /// Minimum ratio of the size of a matrix to that of its factors.
     saving: f64,
     not_finite: NotFinite,
-    matrices: Vec<Matrix>,
+    matrices: Vec<MatrixSlice>,
     /// Tensors that are not compressed.
     plain: Vec<Range<usize>>,
     /// First element after the tensors.
@@ -47,7 +47,7 @@ pub struct PowerSgd {
 
 /// Place of a matrix, row by row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Matrix {
+struct MatrixSlice {
     start: usize,
     rows: usize,
     cols: usize,
@@ -96,7 +96,7 @@ impl PowerSgd {
             let end = start + rows * cols;
             let factors = self.rank.saturating_mul(rows + cols) as f64;
             if self.saving * factors < (rows * cols) as f64 {
-                self.matrices.push(Matrix { start, rows, cols });
+                self.matrices.push(MatrixSlice { start, rows, cols });
             } else {
                 self.plain.push(start..end);
             }
@@ -117,7 +117,7 @@ impl PowerSgd {
     }
 
     /// Returns the number of elements of all P, or of all Q.
-    fn factors(&self, side: impl Fn(&Matrix) -> usize) -> usize {
+    fn factors(&self, side: impl Fn(&MatrixSlice) -> usize) -> usize {
         self.matrices.iter().map(|matrix| self.rank * side(matrix)).sum()
     }
 
@@ -187,7 +187,7 @@ impl PowerSgd {
     }
 }
 
-impl Matrix {
+impl MatrixSlice {
     fn of<'a>(&self, from: &'a [f32]) -> &'a [f32] {
         &from[self.start..self.start + self.rows * self.cols]
     }

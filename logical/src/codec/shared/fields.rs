@@ -15,9 +15,9 @@ pub(crate) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options
 }
 
 /// Values of the option `keep` of a sparse codec: a share such as `5%`, or a number of elements such as `100`.
-pub(crate) struct Kept;
+pub(crate) struct KeepValues;
 
-impl Values<Keep> for Kept {
+impl Values<Keep> for KeepValues {
     fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
         let word = spelling.word();
         let keep = match f64::from_word(word) {

@@ -25,7 +25,7 @@ mod places;
 mod selection;
 
 use super::shared::blocks::expect_len;
-use super::shared::fields::{Kept, not_finite_field};
+use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled, one_of, or};
@@ -34,7 +34,7 @@ use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
-use places::Places;
+use places::IndexLayout;
 use selection::Selection;
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ impl Spelled for TopK {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.main("keep", &mut self.keep, KeepValues, "elements that are kept")?;
         options.field(
             "chunk",
             &mut self.chunk,
@@ -187,7 +187,7 @@ impl Codec for TopK {
 
     fn encoded_len(&self, len: usize) -> usize {
         let k = self.kept(len);
-        self.values_len(k) + Places::new(k, len).bytes()
+        self.values_len(k) + IndexLayout::new(k, len).bytes()
     }
 
     fn has_fixed_size(&self) -> bool {
@@ -207,7 +207,7 @@ impl Codec for TopK {
         let bytes = self.encoded_len(from.len());
         let (values, places) = to[..bytes].split_at_mut(self.values_len(chosen.len()));
         self.encode_values(from, &chosen, values);
-        Places::new(chosen.len(), from.len()).encode(&chosen, places);
+        IndexLayout::new(chosen.len(), from.len()).encode(&chosen, places);
         Ok(bytes)
     }
 
@@ -218,7 +218,7 @@ impl Codec for TopK {
         if k == 0 {
             return Ok(());
         }
-        let places = Places::new(k, len);
+        let places = IndexLayout::new(k, len);
         let (values, indices) = from.split_at(self.values_len(k));
         let mut add = |place: usize, value: f32| to[place] = (to[place] + weight * value).canonical();
         match self.values {

@@ -15,7 +15,7 @@ use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 
 /// Layout of k places among d elements, which determines the sizes of its parts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places {
+pub(crate) struct IndexLayout {
     k: usize,
     /// Size of the low part of a place, in bits.
     low: u32,
@@ -23,12 +23,12 @@ pub(crate) struct Places {
     high: usize,
 }
 
-impl Places {
+impl IndexLayout {
     pub(crate) fn new(k: usize, len: usize) -> Self {
         let Some(low) = len.checked_div(k).and_then(usize::checked_ilog2) else {
-            return Places { k: 0, low: 0, high: 0 };
+            return IndexLayout { k: 0, low: 0, high: 0 };
         };
-        Places { k, low, high: k + ((len - 1) >> low) }
+        IndexLayout { k, low, high: k + ((len - 1) >> low) }
     }
 
     /// Returns the size in bytes, enough for both parts at any alignment of their last bytes. Without the padding,
