@@ -22,20 +22,20 @@ use std::sync::Arc;
 pub struct Catalogue<T> {
     /// Name of one of the values, such as `codec`.
     what: &'static str,
-    entries: Vec<Entry<T>>,
+    entries: Vec<CatalogueEntry<T>>,
 }
 
 /// Function that creates a value from its spelling.
-type Read<T> = Arc<dyn Fn(&Spelling, &Catalogues) -> Result<T> + Send + Sync>;
+type ReadFn<T> = Arc<dyn Fn(&Spelling, &Catalogues) -> Result<T> + Send + Sync>;
 
 /// Function that describes the options of a value.
 type Describe = Arc<dyn Fn(&Catalogues) -> Vec<FieldHelp> + Send + Sync>;
 
 #[derive(Clone)]
-struct Entry<T> {
+struct CatalogueEntry<T> {
     name: &'static str,
     about: &'static str,
-    read: Read<T>,
+    read: ReadFn<T>,
     help: Describe,
 }
 
@@ -61,7 +61,7 @@ impl<T: 'static> Catalogue<T> {
         };
         let read = move |text: &Spelling, known: &Catalogues| prototype.with(text, known).map(make);
         self.entries.retain(|entry| entry.name != name);
-        self.entries.push(Entry { name, about, read: Arc::new(read), help: Arc::new(help) });
+        self.entries.push(CatalogueEntry { name, about, read: Arc::new(read), help: Arc::new(help) });
         self
     }
 
@@ -94,7 +94,7 @@ impl<T: 'static> Catalogue<T> {
         Ok((self.entry(name)?.help)(known))
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry<T>> {
+    fn entry(&self, name: &str) -> Result<&CatalogueEntry<T>> {
         let found = self.entries.iter().find(|entry| entry.name == name);
         found.ok_or_else(|| no_such(self.what, name, self.entries.iter().map(|entry| entry.name)))
     }

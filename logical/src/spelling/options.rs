@@ -17,12 +17,12 @@ pub struct Options {
     /// Name of the owner of the options.
     owner: String,
     known: Catalogues,
-    direction: Direction,
+    direction: OptionsMode,
     /// Names of the options so far.
     fields: Vec<&'static str>,
 }
 
-enum Direction {
+enum OptionsMode {
     /// Sets options from these arguments, and removes those it has used.
     Reading(Vec<Argument>),
     /// Collects the options as arguments.
@@ -56,7 +56,7 @@ impl Options {
         known: &Catalogues,
         visit: impl FnOnce(&mut Options) -> Result<()>,
     ) -> Result<()> {
-        let direction = Direction::Reading(spelling.arguments.clone());
+        let direction = OptionsMode::Reading(spelling.arguments.clone());
         let mut options = Options::new(&spelling.word, known, direction);
         visit(&mut options)?;
         options.expect_none_left()
@@ -64,11 +64,11 @@ impl Options {
 
     /// Returns the spelling with this name and all options that `visit` lists.
     pub fn write(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Spelling {
-        let mut options = Options::new(name, &Catalogues::empty(), Direction::Writing(Vec::new()));
+        let mut options = Options::new(name, &Catalogues::empty(), OptionsMode::Writing(Vec::new()));
         // A visit that ends early has listed a part of the options.
         let _ = visit(&mut options);
         let arguments = match options.direction {
-            Direction::Writing(arguments) => arguments,
+            OptionsMode::Writing(arguments) => arguments,
             _ => Vec::new(),
         };
         Spelling { word: name.to_owned(), arguments }
@@ -79,7 +79,7 @@ impl Options {
     /// # Errors
     /// [`Error::Usage`] with option, value and range, for the first option out of range.
     pub fn check(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Result<()> {
-        visit(&mut Options::new(name, &Catalogues::empty(), Direction::Checking))
+        visit(&mut Options::new(name, &Catalogues::empty(), OptionsMode::Checking))
     }
 
     /// Returns descriptions of the options that `visit` lists, with their current values.
@@ -88,16 +88,16 @@ impl Options {
         known: &Catalogues,
         visit: impl FnOnce(&mut Options) -> Result<()>,
     ) -> Vec<FieldHelp> {
-        let mut options = Options::new(name, known, Direction::Describing(Vec::new()));
+        let mut options = Options::new(name, known, OptionsMode::Describing(Vec::new()));
         // As above.
         let _ = visit(&mut options);
         match options.direction {
-            Direction::Describing(fields) => fields,
+            OptionsMode::Describing(fields) => fields,
             _ => Vec::new(),
         }
     }
 
-    fn new(owner: &str, known: &Catalogues, direction: Direction) -> Self {
+    fn new(owner: &str, known: &Catalogues, direction: OptionsMode) -> Self {
         Options { owner: owner.to_owned(), known: known.clone(), direction, fields: Vec::new() }
     }
 
@@ -136,7 +136,7 @@ impl Options {
     /// [`Error::Usage`] with option, value and range.
     pub fn insist(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
         match self.direction {
-            Direction::Reading(_) | Direction::Checking if !holds => {
+            OptionsMode::Reading(_) | OptionsMode::Checking if !holds => {
                 Err(self.refuse(name, &format!("{value:?}"), want))
             }
             _ => Ok(()),
@@ -152,19 +152,19 @@ impl Options {
         let first = self.fields.is_empty();
         self.fields.push(name);
         match &mut self.direction {
-            Direction::Reading(arguments) => {
+            OptionsMode::Reading(arguments) => {
                 if let Some(given) = take(arguments, name, first, &self.owner)? {
                     self.set(name, &given, field)?;
                 }
                 // The previous value may be out of range, too.
                 self.checked(name, field)
             }
-            Direction::Checking => self.checked(name, field),
-            Direction::Writing(arguments) => {
+            OptionsMode::Checking => self.checked(name, field),
+            OptionsMode::Writing(arguments) => {
                 arguments.push(Argument { field: written.map(str::to_owned), value: field.write() });
                 Ok(())
             }
-            Direction::Describing(fields) => {
+            OptionsMode::Describing(fields) => {
                 let range = field.describe(&self.known);
                 fields.push(FieldHelp { name, value: field.write().to_string(), range, about });
                 Ok(())
@@ -203,7 +203,7 @@ impl Options {
 
     /// Fails if an argument matches no option.
     fn expect_none_left(&self) -> Result<()> {
-        let Direction::Reading(left) = &self.direction else { return Ok(()) };
+        let OptionsMode::Reading(left) = &self.direction else { return Ok(()) };
         let Some(argument) = left.first() else { return Ok(()) };
         let owner = excerpt(&self.owner);
         if self.fields.is_empty() {
