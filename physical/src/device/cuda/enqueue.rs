@@ -8,7 +8,7 @@ use super::driver::handle::StreamHandle;
 use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::DeviceMemory;
-use super::streams::stream::{CudaStream, Tail};
+use super::streams::stream::{CudaStream, StreamTail};
 use super::streams::watch::{Watch, Watched};
 use super::{CudaQueue, arithmetic};
 use crate::device::operations::elsewhere::in_order;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// The end of a stream, where a path enqueues work; the device's context is current on this thread.
 pub(crate) struct PathWork<'a> {
     stream: &'a CudaStream,
-    tail: &'a mut Tail,
+    tail: &'a mut StreamTail,
 }
 
 impl PathWork<'_> {

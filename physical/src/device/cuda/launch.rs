@@ -1,7 +1,7 @@
 //! Programs on a stream: launches with their arguments filled in.
 
-use super::memory::Room;
-use super::streams::stream::{CudaStream, Tail};
+use super::memory::DeviceAllocation;
+use super::streams::stream::{CudaStream, StreamTail};
 use crate::device::operations::program::{Argument, Launch, Module, Program};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
@@ -26,7 +26,7 @@ pub(super) struct Filled<'a> {
 impl CudaStream {
     /// Enqueues the launches of a program; the context must be current. Its modules are
     /// [prepared](super::gpu::Gpu::prepare), so the driver's compiler does not run while the stream is locked.
-    pub(super) fn launch(&self, tail: &mut Tail, program: &Program, filled: &Filled<'_>) -> Result<()> {
+    pub(super) fn launch(&self, tail: &mut StreamTail, program: &Program, filled: &Filled<'_>) -> Result<()> {
         let scratch = self.scratch(tail, program.scratch)?;
         for launch in &program.launches {
             let values = launch.arguments.iter().map(|argument| match *argument {
@@ -74,14 +74,14 @@ impl CudaStream {
     }
 
     /// Returns the address of scratch memory, which work that was enqueued before may still use.
-    fn scratch(&self, tail: &mut Tail, bytes: usize) -> Result<u64> {
+    fn scratch(&self, tail: &mut StreamTail, bytes: usize) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);
         }
         if let Some(room) = tail.scratch.as_ref().filter(|room| room.bytes >= bytes) {
             return Ok(room.address);
         }
-        let room = Room::at_once(self, bytes)?;
+        let room = DeviceAllocation::at_once(self, bytes)?;
         let address = room.address;
         if let Some(smaller) = tail.scratch.replace(room) {
             tail.hold(smaller);
@@ -93,7 +93,7 @@ impl CudaStream {
     /// without the stream's lock.
     ///
     /// # Errors
-    /// As [`Room::new`].
+    /// As [`DeviceAllocation::new`].
     pub(super) fn make_room(self: &Arc<Self>, program: &Program) -> Result<()> {
         let is_refusing =
             |argument: &Argument| matches!(argument, Argument::Refusing | Argument::RefusingAt(_));
@@ -101,9 +101,9 @@ impl CudaStream {
             self.make_record()?;
         }
         let has_enough =
-            |tail: &Tail| tail.scratch.as_ref().is_some_and(|room| room.bytes >= program.scratch);
+            |tail: &StreamTail| tail.scratch.as_ref().is_some_and(|room| room.bytes >= program.scratch);
         if program.scratch > 0 && !has_enough(&self.tail()) {
-            let room = Room::new(self, program.scratch)?;
+            let room = DeviceAllocation::new(self, program.scratch)?;
             let mut tail = self.tail();
             if !has_enough(&tail)
                 && let Some(smaller) = tail.scratch.replace(room)

@@ -8,9 +8,9 @@
 use super::gpu::Gpu;
 use super::kinds::{BYTES, CARRY, Words};
 use super::launch::Filled;
-use super::memory::{Pinned, Room};
+use super::memory::{DeviceAllocation, PinnedMemory};
 use super::streams::event::CudaEvent;
-use super::streams::stream::{CudaStream, Tail};
+use super::streams::stream::{CudaStream, StreamTail};
 use crate::device::Failure;
 use crate::device::operations::program::{Argument, Launch, Program};
 use crate::error::Result;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A stream's record, and its state as the host knows it.
 #[derive(Default)]
 pub(super) struct Refusals {
-    record: Option<Room>,
+    record: Option<DeviceAllocation>,
     /// Number of the event after the last work that may have written the record; 0 if it is known to be clean.
     suspect: u64,
     /// Number of times that the stream's failure was taken.
@@ -28,7 +28,7 @@ pub(super) struct Refusals {
 }
 
 /// A copy of a stream's record for an event.
-pub(super) struct Snapshot(Pinned);
+pub(super) struct Snapshot(PinnedMemory);
 
 impl Snapshot {
     /// Returns the refusal, once the event has happened.
@@ -45,7 +45,7 @@ impl CudaStream {
     /// before those of the launch.
     pub(super) fn refusing(
         &self,
-        tail: &mut Tail,
+        tail: &mut StreamTail,
         codec: &str,
         damage: &'static str,
         before: u64,
@@ -55,10 +55,10 @@ impl CudaStream {
     }
 
     /// Returns the address of the record for work that may write it.
-    fn suspicious_record(&self, tail: &mut Tail) -> Result<u64> {
+    fn suspicious_record(&self, tail: &mut StreamTail) -> Result<u64> {
         let address = match &tail.refusals.record {
             Some(record) => record.address,
-            None => self.keep_record(tail, Room::at_once(self, BYTES)?)?,
+            None => self.keep_record(tail, DeviceAllocation::at_once(self, BYTES)?)?,
         };
         tail.refusals.suspect = tail.next();
         Ok(address)
@@ -67,13 +67,13 @@ impl CudaStream {
     /// Allocates the record if it is missing. If memory runs out, the wait for it happens without the stream's lock.
     ///
     /// # Errors
-    /// As [`Room::new`].
+    /// As [`DeviceAllocation::new`].
     pub(super) fn make_record(self: &Arc<Self>) -> Result<()> {
-        let has_record = |tail: &Tail| tail.refusals.record.is_some();
+        let has_record = |tail: &StreamTail| tail.refusals.record.is_some();
         if has_record(&self.tail()) {
             return Ok(());
         }
-        let room = Room::new(self, BYTES)?;
+        let room = DeviceAllocation::new(self, BYTES)?;
         let _current = self.gpu.enter()?;
         let mut tail = self.tail();
         if has_record(&tail) {
@@ -83,7 +83,7 @@ impl CudaStream {
     }
 
     /// Takes memory for the record, clears it, where the context is current, and returns its address.
-    fn keep_record(&self, tail: &mut Tail, record: Room) -> Result<u64> {
+    fn keep_record(&self, tail: &mut StreamTail, record: DeviceAllocation) -> Result<u64> {
         self.clean(record.address)?;
         let address = record.address;
         tail.refusals.record = Some(record);
@@ -98,10 +98,10 @@ impl CudaStream {
     }
 
     /// Copies the record for an event that is recorded next, if anything may have been refused.
-    pub(super) fn snapshot(&self, tail: &mut Tail) -> Option<Arc<Snapshot>> {
+    pub(super) fn snapshot(&self, tail: &mut StreamTail) -> Option<Arc<Snapshot>> {
         let record = tail.refusals.record.as_ref().filter(|_| tail.refusals.suspect > 0)?.address;
         let copy = self.gpu.enter().and_then(|_current| {
-            let copy = Pinned::new(&self.gpu, BYTES)?;
+            let copy = PinnedMemory::new(&self.gpu, BYTES)?;
             let to = copy.address.as_ptr().cast();
             // SAFETY: both places have the size of a record, and the stream holds them until it has copied.
             let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to, record, BYTES, self.handle.0) };

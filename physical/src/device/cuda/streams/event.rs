@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(20);
 
 /// A recorded event of the driver; it is recorded once.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedEvent {
     pub(crate) handle: EventHandle,
     /// Number of the event on its stream, from 1 on.
     pub(crate) number: u64,
     pub(crate) gpu: Arc<Gpu>,
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedEvent {
     fn drop(&mut self) {
         self.gpu.give_back(self.handle);
     }
@@ -50,19 +50,19 @@ pub(crate) struct Known {
 pub(crate) struct CudaEvent {
     stream: Arc<CudaStream>,
     /// `None` if the driver could not record it: then it has happened, and carries that failure.
-    recorded: Option<Arc<Recorded>>,
+    recorded: Option<Arc<RecordedEvent>>,
     known: Known,
     /// Set once everything that follows from the event is done.
     is_over: AtomicBool,
 }
 
 impl CudaEvent {
-    pub(crate) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<Recorded>>, known: Known) -> Self {
+    pub(crate) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<RecordedEvent>>, known: Known) -> Self {
         CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
     }
 
     /// Returns the driver's event, if any.
-    pub(crate) fn recorded(&self) -> Option<&Arc<Recorded>> {
+    pub(crate) fn recorded(&self) -> Option<&Arc<RecordedEvent>> {
         self.recorded.as_ref()
     }
 
@@ -88,7 +88,7 @@ impl CudaEvent {
     }
 
     /// Drops the values that the work kept, and notes its refusals.
-    fn finish(&self, recorded: &Recorded) {
+    fn finish(&self, recorded: &RecordedEvent) {
         let is_lost = self.stream.gpu.lost().is_some();
         self.stream.release(if is_lost { u64::MAX } else { recorded.number });
         if let Some(snapshot) = self.known.snapshot.as_ref().filter(|_| !is_lost) {
@@ -137,7 +137,7 @@ impl Event for CudaEvent {
     fn ring(&self, bell: Arc<dyn Bell>) {
         match &self.recorded {
             Some(recorded) if !self.has_happened() => {
-                self.stream.ring(recorded, Arc::new(Pending(Mutex::new(Some(bell)))));
+                self.stream.ring(recorded, Arc::new(OneShotBell(Mutex::new(Some(bell)))));
             }
             _ => bell.ring(),
         }
@@ -145,9 +145,9 @@ impl Event for CudaEvent {
 }
 
 /// A bell until it is rung.
-pub(crate) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
+pub(crate) struct OneShotBell(Mutex<Option<Arc<dyn Bell>>>);
 
-impl Pending {
+impl OneShotBell {
     /// Rings the bell, unless it has rung already.
     pub(crate) fn ring(&self) {
         let bell = lock(&self.0).take();
@@ -166,7 +166,7 @@ impl Pending {
         /// Rings on a thread of the driver, where calls of the driver are not allowed.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
-            unsafe { Arc::from_raw(pending.cast::<Pending>().cast_const()) }.ring();
+            unsafe { Arc::from_raw(pending.cast::<OneShotBell>().cast_const()) }.ring();
         }
         let pending = Arc::into_raw(self);
         // SAFETY: the stream is valid, and the function accepts this argument.
