@@ -9,7 +9,7 @@ use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::DeviceMemory;
 use super::streams::stream::{CudaStream, StreamTail};
-use super::streams::watch::{Watch, Watched};
+use super::streams::watch::{FailureWatch, WatchedWork};
 use super::{CudaQueue, arithmetic};
 use crate::device::operations::elsewhere::in_order;
 use crate::device::operations::program::Program;
@@ -120,9 +120,9 @@ impl CudaQueue {
 
     /// Lets the device watch the work enqueued last, until the watch ends. Events recorded from now on fail if the
     /// work does. So call this before another thread can wait for the work's results.
-    pub(crate) fn watch(&self, watch: Arc<dyn Watch>) {
+    pub(crate) fn watch(&self, watch: Arc<dyn FailureWatch>) {
         let stream = Arc::clone(&self.0);
-        self.0.gpu.sweeper.watch(Watched::new(watch, &self.0.doubts, stream));
+        self.0.gpu.sweeper.watch(WatchedWork::new(watch, &self.0.doubts, stream));
     }
 
     /// Reports that work of this queue has failed: its watched work, or otherwise the work enqueued last. All work

@@ -25,7 +25,7 @@ pub use driver::devices::Description;
 pub(crate) use queue::CudaQueue;
 pub use streams::exchange::{DeviceTensor, Exchange};
 pub use streams::foreign::{ForeignStream, raw_stream};
-pub(crate) use streams::watch::Watch;
+pub(crate) use streams::watch::FailureWatch;
 
 use super::{Device, Queue};
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@
 use super::collectives::Reach;
 use super::words::has_come;
 use crate::device::Queue;
-use crate::device::cuda::{CudaQueue, Watch};
+use crate::device::cuda::{CudaQueue, FailureWatch};
 use crate::error::{During, Error};
 use crate::transport::Label;
 use crate::waiting::stopwatch::Stopwatch;
@@ -110,7 +110,7 @@ impl Flight {
     }
 }
 
-impl Watch for Flight {
+impl FailureWatch for Flight {
     fn look(&self) -> bool {
         let is_done = self.is_done();
         if is_done && !self.reach.words.are_void() {

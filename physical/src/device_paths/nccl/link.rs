@@ -12,7 +12,7 @@ use super::ending::Ending;
 use super::translation::explained;
 use crate::control::health::{GRACE, Health};
 use crate::device::cuda::enqueue::enqueue;
-use crate::device::cuda::{CudaQueue, Watch};
+use crate::device::cuda::{CudaQueue, FailureWatch};
 use crate::device::{Event, Queue};
 use crate::error::{During, Error, Result};
 use crate::memory::Span;
@@ -178,7 +178,7 @@ impl Link {
         let cuda = CudaQueue::of(&self.queue).ok_or_else(no_gpu)?;
         let link = Arc::clone(self);
         let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), seen: Mutex::default() });
-        cuda.watch(Arc::clone(&flight) as Arc<dyn Watch>);
+        cuda.watch(Arc::clone(&flight) as Arc<dyn FailureWatch>);
         Ok(flight)
     }
 
@@ -353,7 +353,7 @@ impl Flight {
     }
 }
 
-impl Watch for Flight {
+impl FailureWatch for Flight {
     fn ask(&self) {
         let is_condemned = lock(&self.seen).condemned.is_some();
         let Some(done) = self.done.get() else {

@@ -1,7 +1,7 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
 use super::stream::CudaStream;
-use super::watch::Doubt;
+use super::watch::PendingFailure;
 use crate::device::cuda::driver::handle::{EventHandle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::refusal::Snapshot;
@@ -41,7 +41,7 @@ pub(crate) struct Known {
     /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     /// Outcomes of watched work.
-    pub(crate) doubts: Vec<Arc<Doubt>>,
+    pub(crate) doubts: Vec<Arc<PendingFailure>>,
     /// Number of times that the stream's failure was taken.
     pub(crate) takes: u64,
 }
@@ -72,7 +72,7 @@ impl CudaEvent {
     }
 
     /// Returns the outcomes of watched work before it.
-    pub(crate) fn doubts(&self) -> &[Arc<Doubt>] {
+    pub(crate) fn doubts(&self) -> &[Arc<PendingFailure>] {
         &self.known.doubts
     }
 

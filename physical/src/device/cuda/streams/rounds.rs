@@ -11,13 +11,13 @@ const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(64);
 
 /// Things that a thread looks at.
-pub(crate) struct Rounds<T> {
-    list: Mutex<List<T>>,
+pub(crate) struct PollLoop<T> {
+    list: Mutex<PolledItems<T>>,
     news: Condvar,
     end: Condvar,
 }
 
-struct List<T> {
+struct PolledItems<T> {
     things: Vec<T>,
     /// Time until the next look.
     pause: Duration,
@@ -28,14 +28,15 @@ struct List<T> {
     has_ended: bool,
 }
 
-impl<T> Default for Rounds<T> {
+impl<T> Default for PollLoop<T> {
     fn default() -> Self {
-        let list = List { things: Vec::new(), pause: FIRST, is_new: false, is_over: false, has_ended: false };
-        Rounds { list: Mutex::new(list), news: Condvar::new(), end: Condvar::new() }
+        let list =
+            PolledItems { things: Vec::new(), pause: FIRST, is_new: false, is_over: false, has_ended: false };
+        PollLoop { list: Mutex::new(list), news: Condvar::new(), end: Condvar::new() }
     }
 }
 
-impl<T> Rounds<T> {
+impl<T> PollLoop<T> {
     /// Looks at a thing until it is taken off.
     pub(crate) fn add(&self, thing: T) {
         let mut list = lock(&self.list);
@@ -56,7 +57,7 @@ impl<T> Rounds<T> {
         self.look_soon(lock(&self.list));
     }
 
-    fn look_soon(&self, mut list: MutexGuard<'_, List<T>>) {
+    fn look_soon(&self, mut list: MutexGuard<'_, PolledItems<T>>) {
         list.is_new = true;
         if list.pause > FIRST {
             list.pause = FIRST;
@@ -106,7 +107,7 @@ impl<T> Rounds<T> {
     }
 }
 
-impl<T: Clone> Rounds<T> {
+impl<T: Clone> PollLoop<T> {
     /// Returns all things, to be looked at while the list is free.
     pub(crate) fn all(&self) -> Vec<T> {
         lock(&self.list).things.clone()

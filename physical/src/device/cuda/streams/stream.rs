@@ -7,7 +7,7 @@
 
 use super::event::{CudaEvent, Known, OneShotBell, RecordedEvent};
 use super::sweeper::InFlight;
-use super::watch::Doubts;
+use super::watch::PendingFailures;
 use crate::device::cuda::driver::handle::StreamHandle;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::memory::DeviceAllocation;
@@ -41,7 +41,7 @@ pub(crate) struct CudaStream {
     pub(crate) limit: AtomicU64,
     tail: Mutex<StreamTail>,
     /// Outcomes of work that is enqueued and watched.
-    pub(crate) doubts: Doubts,
+    pub(crate) doubts: PendingFailures,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
     /// Held by the thread that drops kept values, so that no other thread passes it.
@@ -114,7 +114,7 @@ impl CudaStream {
             handle: gpu.create_stream()?,
             limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
-            doubts: Doubts::default(),
+            doubts: PendingFailures::default(),
             released: AtomicU64::new(0),
             releasing: Mutex::default(),
         });

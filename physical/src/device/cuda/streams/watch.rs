@@ -12,7 +12,7 @@ use crate::waiting::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Watch on enqueued work.
-pub(crate) trait Watch: Send + Sync {
+pub(crate) trait FailureWatch: Send + Sync {
     /// Looks at the work, and returns true while it runs.
     ///
     /// Called on a thread that serves all queues of a device, at intervals that grow from 1 ms to 64 ms. Also called
@@ -26,13 +26,13 @@ pub(crate) trait Watch: Send + Sync {
 }
 
 /// Doubt about watched work.
-pub(crate) struct Doubt {
+pub(crate) struct PendingFailure {
     /// Outcome, once it is known: the error, or `None` for success.
     outcome: OnceLock<Option<Error>>,
-    watch: Weak<dyn Watch>,
+    watch: Weak<dyn FailureWatch>,
 }
 
-impl Doubt {
+impl PendingFailure {
     fn is_open(&self) -> bool {
         self.outcome.get().is_none()
     }
@@ -49,7 +49,7 @@ impl Doubt {
     /// Looks at the work unless the outcome is known. Returns true while it is unknown.
     pub(crate) fn look(&self) -> bool {
         let watch = self.watch.upgrade().filter(|_| self.is_open());
-        let looked = |watch: Arc<dyn Watch>| {
+        let looked = |watch: Arc<dyn FailureWatch>| {
             watch.ask();
             self.look_with(&*watch)
         };
@@ -57,7 +57,7 @@ impl Doubt {
     }
 
     /// Looks at the work, and returns true while the watch is needed, even if only to end waits after a failure.
-    fn look_with(&self, watch: &dyn Watch) -> bool {
+    fn look_with(&self, watch: &dyn FailureWatch) -> bool {
         let goes_on = watch.look();
         if !goes_on {
             // Has failed already, or never will.
@@ -69,28 +69,28 @@ impl Doubt {
 
 /// Doubts of a stream: about its own work, and about work that it has waited for in order to read.
 #[derive(Default)]
-pub(crate) struct Doubts(Mutex<List>);
+pub(crate) struct PendingFailures(Mutex<PendingFailureLists>);
 
 #[derive(Default)]
-struct List {
-    own: Vec<Arc<Doubt>>,
-    others: Vec<Arc<Doubt>>,
+struct PendingFailureLists {
+    own: Vec<Arc<PendingFailure>>,
+    others: Vec<Arc<PendingFailure>>,
 }
 
-impl List {
-    fn retain(&mut self, is_kept: impl Fn(&Arc<Doubt>) -> bool) {
+impl PendingFailureLists {
+    fn retain(&mut self, is_kept: impl Fn(&Arc<PendingFailure>) -> bool) {
         self.own.retain(&is_kept);
         self.others.retain(is_kept);
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Doubt>> {
+    fn all(&self) -> impl Iterator<Item = &Arc<PendingFailure>> {
         self.own.iter().chain(&self.others)
     }
 }
 
-impl Doubts {
-    fn open(&self, watch: Weak<dyn Watch>) -> Arc<Doubt> {
-        let doubt = Arc::new(Doubt { outcome: OnceLock::new(), watch });
+impl PendingFailures {
+    fn open(&self, watch: Weak<dyn FailureWatch>) -> Arc<PendingFailure> {
+        let doubt = Arc::new(PendingFailure { outcome: OnceLock::new(), watch });
         lock(&self.0).own.push(Arc::clone(&doubt));
         doubt
     }
@@ -101,19 +101,19 @@ impl Doubts {
         let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
         if settled == 0 {
             let outcome = Some(error.clone()).into();
-            list.own.push(Arc::new(Doubt { outcome, watch: Weak::<Nothing>::new() }));
+            list.own.push(Arc::new(PendingFailure { outcome, watch: Weak::<Nothing>::new() }));
         }
     }
 
     /// Returns those that an event has which is recorded now.
-    pub(crate) fn now(&self) -> Vec<Arc<Doubt>> {
+    pub(crate) fn now(&self) -> Vec<Arc<PendingFailure>> {
         let mut list = lock(&self.0);
         list.retain(|doubt| !doubt.is_over());
         list.all().cloned().collect()
     }
 
     /// Takes over those of an event, for which the stream waits in order to read.
-    pub(crate) fn take_over(&self, doubts: &[Arc<Doubt>]) {
+    pub(crate) fn take_over(&self, doubts: &[Arc<PendingFailure>]) {
         if doubts.is_empty() {
             return;
         }
@@ -138,25 +138,29 @@ impl Doubts {
 /// Watch of work with a known outcome.
 struct Nothing;
 
-impl Watch for Nothing {
+impl FailureWatch for Nothing {
     fn look(&self) -> bool {
         false
     }
 }
 
 /// Watched work in the sweeper's list.
-pub(crate) struct Watched {
-    watch: Arc<dyn Watch>,
-    doubt: Arc<Doubt>,
+pub(crate) struct WatchedWork {
+    watch: Arc<dyn FailureWatch>,
+    doubt: Arc<PendingFailure>,
     /// Keeps the device, whose sweeper looks.
     _stream: Arc<dyn Send + Sync>,
 }
 
-impl Watched {
+impl WatchedWork {
     /// Takes up a watch for the last work of a stream, whose doubts these are.
-    pub(crate) fn new(watch: Arc<dyn Watch>, doubts: &Doubts, stream: Arc<dyn Send + Sync>) -> Self {
+    pub(crate) fn new(
+        watch: Arc<dyn FailureWatch>,
+        doubts: &PendingFailures,
+        stream: Arc<dyn Send + Sync>,
+    ) -> Self {
         let doubt = doubts.open(Arc::downgrade(&watch));
-        Watched { watch, doubt, _stream: stream }
+        WatchedWork { watch, doubt, _stream: stream }
     }
 
     /// Looks once, and returns true while the work runs.

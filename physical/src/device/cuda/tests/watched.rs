@@ -2,7 +2,7 @@
 //! never comes is released, and all work after it fails.
 
 use super::super::enqueue::{address, enqueue};
-use super::super::{CudaQueue, Watch};
+use super::super::{CudaQueue, FailureWatch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
 use crate::device::{WaitPlace, at};
@@ -65,12 +65,12 @@ impl Peer {
     fn watch(queue: &Queue, word: &Arc<Word>, is_lost: bool) -> Arc<Self> {
         let looks = AtomicUsize::new(0);
         let peer = Arc::new(Peer { queue: queue.clone(), word: Arc::clone(word), looks, is_lost });
-        CudaQueue::of(queue).unwrap().watch(Arc::clone(&peer) as Arc<dyn Watch>);
+        CudaQueue::of(queue).unwrap().watch(Arc::clone(&peer) as Arc<dyn FailureWatch>);
         peer
     }
 }
 
-impl Watch for Peer {
+impl FailureWatch for Peer {
     fn look(&self) -> bool {
         if self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
             return true;
@@ -117,7 +117,7 @@ struct Unseen {
     looks: AtomicUsize,
 }
 
-impl Watch for Unseen {
+impl FailureWatch for Unseen {
     fn look(&self) -> bool {
         let sweeps = std::thread::current().name() == Some("hexagram-watch");
         if sweeps || self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
@@ -134,7 +134,8 @@ fn work_that_is_done_is_looked_at_before_anybody_relies_on_it() {
     for reads in [false, true] {
         let [own, reader] = [(); 2].map(|()| gpu.queue().unwrap());
         let x = Buffer::from_slice_on(&own, &[1.0f32, 2.0]).unwrap();
-        let watch: Arc<dyn Watch> = Arc::new(Unseen { queue: own.clone(), looks: AtomicUsize::new(0) });
+        let watch: Arc<dyn FailureWatch> =
+            Arc::new(Unseen { queue: own.clone(), looks: AtomicUsize::new(0) });
         CudaQueue::of(&own).unwrap().watch(watch);
         let error = if reads {
             let y = Buffer::zeroed_on(&reader, DType::F32, 2).unwrap();
@@ -267,7 +268,7 @@ struct Beside {
     word: Arc<Word>,
 }
 
-impl Watch for Beside {
+impl FailureWatch for Beside {
     fn look(&self) -> bool {
         if count(c"held_up") == 0 {
             return true;
