@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Argument of a launch as the driver copies it. The largest is the one for refusals.
-type Value = [u64; 3];
+type LaunchValue = [u64; 3];
 
 /// Operands of a program as its launches need them.
 #[derive(Default)]
@@ -42,13 +42,13 @@ impl CudaStream {
                 Argument::F32(number) => Ok([number.to_bits().into(), 0, 0]),
                 Argument::F64(number) => Ok([number.to_bits(), 0, 0]),
             });
-            let values = values.collect::<Result<Vec<Value>>>()?;
+            let values = values.collect::<Result<Vec<LaunchValue>>>()?;
             self.start(program.module, launch, values)?;
         }
         program.then.iter().try_for_each(|program| self.launch(tail, program, filled))
     }
 
-    fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<Value>) -> Result<()> {
+    fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<LaunchValue>) -> Result<()> {
         let gpu = &self.gpu;
         let function = gpu.function(module, launch)?;
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
@@ -117,7 +117,7 @@ impl CudaStream {
 }
 
 impl Filled<'_> {
-    fn operand(&self, launch: &Launch, number: usize, bytes: u64) -> Result<Value> {
+    fn operand(&self, launch: &Launch, number: usize, bytes: u64) -> Result<LaunchValue> {
         let address = self.operands.get(number).ok_or_else(|| {
             let what =
                 format!("{} needs operand {number}, and there are {}", launch.entry, self.operands.len());

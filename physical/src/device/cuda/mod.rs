@@ -111,10 +111,10 @@ pub fn devices() -> Result<Vec<Description>> {
 }
 
 /// Identity of a GPU.
-type Uuid = [u8; 16];
+type GpuUuid = [u8; 16];
 
 /// Identity of a GPU, its place on the host's bus, and the identities of the other GPUs whose memory it reads directly.
-type Identified = (Uuid, [c_int; 3], Vec<Uuid>);
+type Identified = (GpuUuid, [c_int; 3], Vec<GpuUuid>);
 
 /// Returns the identity of the GPU that a queue is of. `None` for the queues of other devices.
 ///

@@ -6,7 +6,7 @@
 //! record. Streams that launch no such kernels have no record, and their events no snapshot.
 
 use super::gpu::Gpu;
-use super::kinds::{BYTES, CARRY, Words};
+use super::kinds::{BYTES, CARRY, RefusalRecord};
 use super::launch::Filled;
 use super::memory::{DeviceAllocation, PinnedMemory};
 use super::streams::event::CudaEvent;
@@ -28,12 +28,12 @@ pub(super) struct Refusals {
 }
 
 /// A copy of a stream's record for an event.
-pub(super) struct Snapshot(PinnedMemory);
+pub(super) struct RefusalSnapshot(PinnedMemory);
 
-impl Snapshot {
+impl RefusalSnapshot {
     /// Returns the refusal, once the event has happened.
     pub(super) fn read(&self, gpu: &Gpu) -> Option<Failure> {
-        let address = self.0.address.cast::<Words>();
+        let address = self.0.address.cast::<RefusalRecord>();
         // SAFETY: the memory is the host's, initialised, larger than this and aligned to more, and the device has
         // written it before the event.
         gpu.kinds.failure(unsafe { address.read_volatile() })
@@ -98,7 +98,7 @@ impl CudaStream {
     }
 
     /// Copies the record for an event that is recorded next, if anything may have been refused.
-    pub(super) fn snapshot(&self, tail: &mut StreamTail) -> Option<Arc<Snapshot>> {
+    pub(super) fn snapshot(&self, tail: &mut StreamTail) -> Option<Arc<RefusalSnapshot>> {
         let record = tail.refusals.record.as_ref().filter(|_| tail.refusals.suspect > 0)?.address;
         let copy = self.gpu.enter().and_then(|_current| {
             let copy = PinnedMemory::new(&self.gpu, BYTES)?;
@@ -106,7 +106,7 @@ impl CudaStream {
             // SAFETY: both places have the size of a record, and the stream holds them until it has copied.
             let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to, record, BYTES, self.handle.0) };
             self.gpu.expect(status, "copy the record of refusals")?;
-            Ok(Arc::new(Snapshot(copy)))
+            Ok(Arc::new(RefusalSnapshot(copy)))
         });
         match copy {
             Ok(snapshot) => {
@@ -121,7 +121,7 @@ impl CudaStream {
     }
 
     /// Notes the refusal in the snapshot of an event of this stream; the event has happened.
-    pub(super) fn note(&self, snapshot: &Snapshot, number: u64, takes: u64) {
+    pub(super) fn note(&self, snapshot: &RefusalSnapshot, number: u64, takes: u64) {
         let mut tail = self.tail();
         if tail.refusals.takes != takes {
             return;

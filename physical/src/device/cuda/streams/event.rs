@@ -4,7 +4,7 @@ use super::stream::CudaStream;
 use super::watch::PendingFailure;
 use crate::device::cuda::driver::handle::{EventHandle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::refusal::Snapshot;
+use crate::device::cuda::refusal::RefusalSnapshot;
 use crate::device::{Event, Failure};
 use crate::error::Result;
 use crate::runtime;
@@ -39,7 +39,7 @@ pub(crate) struct Known {
     /// Failure that the host has seen.
     pub(crate) failure: Option<Failure>,
     /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
-    pub(crate) snapshot: Option<Arc<Snapshot>>,
+    pub(crate) snapshot: Option<Arc<RefusalSnapshot>>,
     /// Outcomes of watched work.
     pub(crate) doubts: Vec<Arc<PendingFailure>>,
     /// Number of times that the stream's failure was taken.
@@ -67,7 +67,7 @@ impl CudaEvent {
     }
 
     /// Returns the refusals of the stream's kernels, until the host has read them.
-    pub(crate) fn unread(&self) -> Option<&Arc<Snapshot>> {
+    pub(crate) fn unread(&self) -> Option<&Arc<RefusalSnapshot>> {
         self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
     }
 
