@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Callers hold views, which settle the order of the program; this type is about the execution.
 #[derive(Default)]
-pub(crate) struct Order(Mutex<Events>);
+pub(crate) struct AccessOrder(Mutex<AccessEvents>);
 
 #[derive(Default)]
-struct Events {
+struct AccessEvents {
     /// An event of the memory's own queue after the last write, recorded when another queue first needs it.
     written: Option<Arc<dyn Event>>,
     /// The last read of each other queue since the last write.
     read: Vec<(Arc<dyn DeviceQueue>, Arc<dyn Event>)>,
 }
 
-impl Order {
-    fn events(&self) -> MutexGuard<'_, Events> {
+impl AccessOrder {
+    fn events(&self) -> MutexGuard<'_, AccessEvents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
