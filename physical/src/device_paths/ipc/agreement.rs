@@ -6,7 +6,7 @@
 //! is a mismatch there, and one that does not come is missed.
 
 use super::notice::{NOTICE, Notice, ORDER, read_number};
-use super::order::{Place, TurnOrder};
+use super::order::{TurnOrder, TurnTicket};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
@@ -46,7 +46,7 @@ pub(super) struct Agreement {
 /// Outcome of an agreement.
 pub(super) struct Agreed {
     /// Place of the operation in the order of all.
-    pub(super) place: Place,
+    pub(super) place: TurnTicket,
     /// Notices, by rank.
     pub(super) notices: Vec<Notice>,
 }

@@ -9,7 +9,7 @@
 
 use super::combine;
 use super::combine::CombinationOrder;
-use super::memory::{Exported, Exports, Imports, of_this_process};
+use super::memory::{ExportedMemory, Exports, Imports, of_this_process};
 use super::notice::Notice;
 use super::words::Words;
 use crate::control::health::Health;
@@ -85,7 +85,7 @@ impl Reach {
         rank: usize,
         notice: &Notice,
         bytes: usize,
-        held: &mut Vec<Arc<Exported>>,
+        held: &mut Vec<Arc<ExportedMemory>>,
     ) -> Result<CUdeviceptr> {
         if bytes == 0 {
             return Ok(0);

@@ -41,7 +41,7 @@ struct Attendance {
     joined: Joined,
     queue: Queue,
     /// Place in the order. The turn of the next operation comes when this is dropped.
-    _place: order::Place,
+    _place: order::TurnTicket,
 }
 
 /// Operations of one endpoint.

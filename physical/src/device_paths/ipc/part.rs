@@ -8,9 +8,9 @@
 //! | done, for the own host only | waits for the last step of all |
 
 use super::collectives::{Reach, Transfer, copy};
-use super::memory::{Bucket, Exported, registered};
+use super::memory::{ExportedMemory, RegisteredMemory, registered};
 use super::notice::Notice;
-use super::watch::{Awaited, Flight};
+use super::watch::{AwaitedWords, OperationInFlight};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
 use crate::device::{Queue, WaitPlace};
@@ -27,7 +27,7 @@ pub(super) struct Prepared {
     input: Option<ReadView>,
     output: WriteView,
     /// Memory to which the contribution is copied, as it is not registered.
-    copy: Option<Bucket>,
+    copy: Option<RegisteredMemory>,
     /// Place of the contribution.
     pub(super) notice: Notice,
 }
@@ -126,9 +126,9 @@ impl Prepared {
 struct Held {
     _reach: Arc<Reach>,
     /// Memory to which the contribution is copied.
-    copy: Option<Bucket>,
+    copy: Option<RegisteredMemory>,
     /// Contributions of other ranks of this process.
-    _theirs: Vec<Arc<Exported>>,
+    _theirs: Vec<Arc<ExportedMemory>>,
 }
 
 /// One rank's part in an operation that is enqueued step by step, on whichever thread.
@@ -174,8 +174,8 @@ impl Part {
         let Part { label, queue, transfer, first, step, outcome, .. } = self;
         transfer.reach.step.store(step, Ordering::Relaxed);
         if let Some(cuda) = CudaQueue::of(&queue).filter(|_| step != first) {
-            let awaited = Awaited::Steps { first, last: step };
-            cuda.watch(Arc::new(Flight::new(&transfer.reach, &queue, label, awaited)));
+            let awaited = AwaitedWords::Steps { first, last: step };
+            cuda.watch(Arc::new(OperationInFlight::new(&transfer.reach, &queue, label, awaited)));
         }
         outcome
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Words for which the stream of an operation waits.
-pub(super) enum Awaited {
+pub(super) enum AwaitedWords {
     /// Steps of all ranks: of a collective, the step before its own, and its last one.
     Steps { first: u32, last: u32 },
     /// Messages of one rank, up to this one of it, which is this one of all that were taken here.
@@ -27,16 +27,16 @@ pub(super) enum Awaited {
 }
 
 /// An operation in flight.
-pub(super) struct Flight {
+pub(super) struct OperationInFlight {
     reach: Arc<Reach>,
     queue: Queue,
     label: Label,
-    awaited: Awaited,
-    progress: Mutex<Progress>,
+    awaited: AwaitedWords,
+    progress: Mutex<OperationProgress>,
 }
 
 /// Progress of an operation.
-struct Progress {
+struct OperationProgress {
     /// Words that it waits for when they last changed.
     words: Vec<u32>,
     since: Stopwatch,
@@ -44,19 +44,19 @@ struct Progress {
     failed: Option<Stopwatch>,
 }
 
-impl Flight {
-    pub(super) fn new(reach: &Arc<Reach>, queue: &Queue, label: Label, awaited: Awaited) -> Self {
-        let progress = Progress { words: Vec::new(), since: Stopwatch::start(), failed: None };
+impl OperationInFlight {
+    pub(super) fn new(reach: &Arc<Reach>, queue: &Queue, label: Label, awaited: AwaitedWords) -> Self {
+        let progress = OperationProgress { words: Vec::new(), since: Stopwatch::start(), failed: None };
         let progress = Mutex::new(progress);
-        Flight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
+        OperationInFlight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
     }
 
     /// Returns true once the stream has done all of it.
     fn is_done(&self) -> bool {
         let Reach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { last, .. } => has_come(words.steps(*rank), last),
-            Awaited::Message { taken, .. } => has_come(words.taken(*rank), taken),
+            AwaitedWords::Steps { last, .. } => has_come(words.steps(*rank), last),
+            AwaitedWords::Message { taken, .. } => has_come(words.taken(*rank), taken),
         }
     }
 
@@ -64,8 +64,8 @@ impl Flight {
     fn words(&self) -> Vec<u32> {
         let Reach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
-            Awaited::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
+            AwaitedWords::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
+            AwaitedWords::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
         }
     }
 
@@ -73,17 +73,17 @@ impl Flight {
     fn last_rank(&self) -> Option<usize> {
         let Reach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { first, .. } => {
+            AwaitedWords::Steps { first, .. } => {
                 (0..words.ranks()).min_by_key(|rank| words.steps(*rank).wrapping_sub(first) as i32)
             }
-            Awaited::Message { from, number, .. } => {
+            AwaitedWords::Message { from, number, .. } => {
                 Some(if has_come(words.sent(from), number) { *rank } else { from })
             }
         }
     }
 
     /// Returns why the operation cannot go on, if it cannot.
-    fn obstacle(&self, progress: &mut Progress) -> Option<Error> {
+    fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
         let Reach { health, deadline, .. } = &*self.reach;
         let during = During::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
@@ -110,7 +110,7 @@ impl Flight {
     }
 }
 
-impl FailureWatch for Flight {
+impl FailureWatch for OperationInFlight {
     fn look(&self) -> bool {
         let is_done = self.is_done();
         if is_done && !self.reach.words.are_void() {

@@ -21,7 +21,7 @@ use crate::device_paths::path::mail::Mail;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Got, Label, Land, Source, Ticket};
-use outbox::{Incoming, Outbox, Position, take};
+use outbox::{IncomingMessage, MessageOutbox, Position, take};
 
 /// Kinds of mail, and how many numbers each has.
 const REPLIES: usize = 0;
@@ -44,7 +44,7 @@ struct Sending {
 }
 
 /// Point to which a receive has come.
-enum Stage {
+enum ReceiveStage {
     /// Its message was not announced.
     Expecting(Mail),
     /// The sender of this message has been told.
@@ -60,13 +60,13 @@ struct Receiving {
     queue: Queue,
     /// `None` once it is taken, or given up.
     to: Option<(WriteView, Land)>,
-    stage: Stage,
+    stage: ReceiveStage,
     mail: Vec<Ticket>,
     got: Got,
 }
 
 /// A message that lies ready.
-struct Ready {
+struct AnnouncedMessage {
     /// Number of the message among all that its sender has announced.
     number: u64,
     /// Number in the order of all before which everything has to be enqueued.
@@ -82,10 +82,10 @@ pub(super) struct Messages {
     /// Mail that is to come, with the rank that sends it.
     replies: Vec<(usize, Mail)>,
     notices: Vec<(usize, Mail)>,
-    ready: Vec<Ready>,
+    ready: Vec<AnnouncedMessage>,
     /// Number of messages that were announced so far, by receiver.
     announced: Vec<u64>,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: MessageOutbox,
 }
 
 impl Messages {
@@ -98,7 +98,7 @@ impl Messages {
             notices: Vec::new(),
             ready: Vec::new(),
             announced: vec![0; ranks],
-            outbox: Outbox::new(ranks),
+            outbox: MessageOutbox::new(ranks),
         }
     }
 
@@ -141,7 +141,7 @@ impl IpcEndpoint {
     ) -> Result<()> {
         let queue = view.queue();
         self.reach.queue(&queue, &label)?;
-        let stage = Stage::Expecting(Mail::expect(&*self.transport, from, label, 2)?);
+        let stage = ReceiveStage::Expecting(Mail::expect(&*self.transport, from, label, 2)?);
         let got = Got { peer: self.reach.rank, bytes: 0 };
         let to = Some((view, land));
         state.messages.receiving.push(Receiving { ticket, label, queue, to, stage, mail: Vec::new(), got });
@@ -186,7 +186,7 @@ impl IpcEndpoint {
 
     /// Replies to the announcement of a message, once that has come.
     fn answer(&self, notices: &mut Vec<(usize, Mail)>, receiving: &mut Receiving) -> Result<bool> {
-        let Stage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
+        let ReceiveStage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
         let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
         let Some((view, land)) = &receiving.to else { return Ok(false) };
         let room = view.byte_len();
@@ -199,7 +199,7 @@ impl IpcEndpoint {
         receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
         let label = mail::label(NOTICES, NOTICE)?;
         notices.push((from, Mail::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
-        receiving.stage = Stage::Replied { number };
+        receiving.stage = ReceiveStage::Replied { number };
         Ok(true)
     }
 
@@ -244,7 +244,7 @@ impl IpcEndpoint {
             if !self.order.has_come(before) {
                 self.order.ring(before, &self.bell);
             }
-            state.messages.ready.push(Ready { number, before, from: *from, position });
+            state.messages.ready.push(AnnouncedMessage { number, before, from: *from, position });
         }
         !notices.is_empty()
     }
@@ -276,12 +276,12 @@ impl IpcEndpoint {
     fn take_ready(&self, state: &mut State) -> bool {
         let mut has_moved = false;
         // Of one sender, the first comes first: what was to be enqueued before a later one is no less.
-        let is_next = |ready: &Ready| self.order.has_come(ready.before);
+        let is_next = |ready: &AnnouncedMessage| self.order.has_come(ready.before);
         while let Some(at) = state.messages.ready.iter().position(is_next) {
             has_moved = true;
             let ready = state.messages.ready.remove(at);
             let is_it = |receiving: &Receiving| {
-                let Stage::Replied { number } = receiving.stage else { return false };
+                let ReceiveStage::Replied { number } = receiving.stage else { return false };
                 receiving.got.peer == ready.from && number == ready.number
             };
             let Some(at) = state.messages.receiving.iter().position(is_it) else { continue };
@@ -295,11 +295,11 @@ impl IpcEndpoint {
     /// Takes a message.
     fn receive(&self, state: &mut State, at: usize, position: Position) -> Result<()> {
         let Receiving { label, queue, to, stage, got, .. } = &mut state.messages.receiving[at];
-        *stage = Stage::Enqueued;
+        *stage = ReceiveStage::Enqueued;
         let label = *label;
         let to = to.take();
         let queue = queue.clone();
-        let message = Incoming { from: got.peer, bytes: got.bytes, position };
+        let message = IncomingMessage { from: got.peer, bytes: got.bytes, position };
         self.follow(state, &queue);
         take(&self.reach, label, &queue, &message, to)?;
         self.note_last(state, &queue);
@@ -323,7 +323,7 @@ impl IpcEndpoint {
             !is_over(*ticket, mail, view.is_none(), Got { peer: *to, bytes: *bytes })
         });
         messages.receiving.retain_mut(|Receiving { ticket, mail, stage, got, .. }| {
-            !is_over(*ticket, mail, matches!(stage, Stage::Enqueued), *got)
+            !is_over(*ticket, mail, matches!(stage, ReceiveStage::Enqueued), *got)
         });
         has_moved
     }
@@ -365,12 +365,12 @@ impl IpcEndpoint {
         let Some(at) = receiving.iter().position(|receiving| receiving.ticket == ticket) else { return };
         match &receiving[at].stage {
             // The message comes, and its sender wants its memory back.
-            Stage::Replied { .. } => receiving[at].to = None,
-            Stage::Expecting(mail) => {
+            ReceiveStage::Replied { .. } => receiving[at].to = None,
+            ReceiveStage::Expecting(mail) => {
                 mail.cancel(&*self.transport);
                 receiving.remove(at);
             }
-            Stage::Enqueued => {
+            ReceiveStage::Enqueued => {
                 let receiving = receiving.remove(at);
                 receiving.mail.iter().for_each(|mail| self.transport.cancel(*mail));
             }
@@ -389,7 +389,7 @@ fn fail_peer(state: &mut State, peer: usize, error: &Error) {
         goes_on
     });
     messages.receiving.retain(|receiving| {
-        let waits = matches!(receiving.stage, Stage::Replied { .. }) && receiving.got.peer == peer;
+        let waits = matches!(receiving.stage, ReceiveStage::Replied { .. }) && receiving.got.peer == peer;
         if waits {
             tickets.finish(receiving.ticket, Err(error.clone()));
         }

@@ -6,9 +6,9 @@
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
 use crate::device::{Queue, go_on};
 use crate::device_paths::ipc::collectives::{Reach, copy};
-use crate::device_paths::ipc::memory::Bucket;
+use crate::device_paths::ipc::memory::RegisteredMemory;
 use crate::device_paths::ipc::notice::Notice;
-use crate::device_paths::ipc::watch::{Awaited, Flight};
+use crate::device_paths::ipc::watch::{AwaitedWords, OperationInFlight};
 use crate::device_paths::ipc::words::has_come;
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
@@ -27,26 +27,26 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(1);
 
 /// Messages of endpoints that have closed, which their receivers may still take.
-static LEFT: Mutex<Vec<(Arc<Reach>, Sent)>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<(Arc<Reach>, SentMessage)>> = Mutex::new(Vec::new());
 
 /// A message that its receiver may not have taken.
-struct Sent {
+struct SentMessage {
     to: usize,
     /// Number of the message among all to its receiver.
     number: u32,
     /// Memory in which it lies.
-    _bucket: Arc<Bucket>,
+    _bucket: Arc<RegisteredMemory>,
 }
 
-impl Sent {
+impl SentMessage {
     fn is_taken(&self, reach: &Reach) -> bool {
         has_come(reach.words.taken(self.to), self.number)
     }
 }
 
 /// Messages of one endpoint that lie ready for their receivers.
-pub(crate) struct Outbox {
-    messages: Vec<Sent>,
+pub(crate) struct MessageOutbox {
+    messages: Vec<SentMessage>,
     /// Number of messages so far, by receiver.
     numbers: Vec<u32>,
 }
@@ -57,10 +57,10 @@ pub(crate) struct Position {
     pub(crate) notice: Notice,
 }
 
-impl Outbox {
+impl MessageOutbox {
     /// Creates one for a rank among so many.
     pub(crate) fn new(ranks: usize) -> Self {
-        Outbox { messages: Vec::new(), numbers: vec![0; ranks] }
+        MessageOutbox { messages: Vec::new(), numbers: vec![0; ranks] }
     }
 
     /// Enqueues the copy of a message for a rank.
@@ -88,7 +88,7 @@ impl Outbox {
             copy(work, address(&from), notice.address, bytes)?;
             reach.words.tell_sent(work, to, number)
         })?;
-        self.messages.push(Sent { to, number, _bucket: bucket });
+        self.messages.push(SentMessage { to, number, _bucket: bucket });
         Ok(Position { number, notice })
     }
 
@@ -114,7 +114,7 @@ pub(crate) fn clear_away() {
 }
 
 /// A message that lies ready for this rank.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingMessage {
     pub(crate) from: usize,
     pub(crate) bytes: usize,
     pub(crate) position: Position,
@@ -129,10 +129,10 @@ pub(crate) fn take(
     reach: &Arc<Reach>,
     label: Label,
     queue: &Queue,
-    message: &Incoming,
+    message: &IncomingMessage,
     to: Option<(WriteView, Land)>,
 ) -> Result<()> {
-    let Incoming { from, bytes, position } = message;
+    let IncomingMessage { from, bytes, position } = message;
     let mut held = Vec::new();
     let source = reach.find(*from, &position.notice, *bytes, &mut held)?;
     let to = to.map(|(view, land)| (view.span().first(*bytes), land));
@@ -150,8 +150,8 @@ pub(crate) fn take(
         stored
     });
     if waits {
-        let awaited = Awaited::Message { from: *from, number: position.number, taken };
-        reach.queue(queue, &label)?.watch(Arc::new(Flight::new(reach, queue, label, awaited)));
+        let awaited = AwaitedWords::Message { from: *from, number: position.number, taken };
+        reach.queue(queue, &label)?.watch(Arc::new(OperationInFlight::new(reach, queue, label, awaited)));
     }
     enqueued
 }
