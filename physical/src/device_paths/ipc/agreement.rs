@@ -5,7 +5,7 @@
 //! are messages of the host's transport under the label of the operation: one that another rank sends under another label
 //! is a mismatch there, and one that does not come is missed.
 
-use super::notice::{NOTICE, Notice, ORDER, read_number};
+use super::notice::{Contribution, NOTICE, ORDER, read_number};
 use super::order::{TurnOrder, TurnTicket};
 use crate::error::Result;
 use crate::memory::Buffer;
@@ -48,12 +48,12 @@ pub(super) struct Agreed {
     /// Place of the operation in the order of all.
     pub(super) place: TurnTicket,
     /// Notices, by rank.
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<Contribution>,
 }
 
 impl Agreement {
     /// Begins an agreement with this rank's notice.
-    pub(super) fn begin(transport: &dyn Transport, label: Label, mine: &Notice) -> Result<Self> {
+    pub(super) fn begin(transport: &dyn Transport, label: Label, mine: &Contribution) -> Result<Self> {
         let size = transport.size();
         let table = Buffer::zeroed(DType::U8, size * NOTICE + ORDER)?;
         let mut agreement =
@@ -127,10 +127,10 @@ impl Agreement {
     }
 
     /// Returns the number in the order, and the notices.
-    fn read(&self, size: usize) -> Result<(u64, Vec<Notice>)> {
+    fn read(&self, size: usize) -> Result<(u64, Vec<Contribution>)> {
         let table = self.table.read_all()?;
         let (rows, order) = table.bytes().split_at(size * NOTICE);
-        let notices = rows.as_chunks().0.iter().map(Notice::from_bytes).collect();
+        let notices = rows.as_chunks().0.iter().map(Contribution::from_bytes).collect();
         Ok((read_number(order), notices))
     }
 

@@ -1,11 +1,11 @@
 //! Connects the GPUs of all ranks of an endpoint: words that all of them share, and access to each other's memory.
 
-use super::collectives::{Reach, clear_away};
+use super::collectives::{EndpointReach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
-use super::meeting::Meeting;
+use super::meeting::JointEnqueue;
 use super::messages::outbox;
-use super::words::Words;
+use super::words::SyncPages;
 use crate::device::cuda::CudaQueue;
 use crate::device_paths::path::{DevicePath, Site};
 use crate::error::{Error, Result};
@@ -36,10 +36,10 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     }
     // Later, the driver's compiler might wait for streams that wait for this rank.
     cuda.gpu().prepare_module(&COMBINE)?;
-    let reach = Reach {
+    let reach = EndpointReach {
         rank,
         gpu: Arc::clone(cuda.gpu()),
-        words: Arc::new(Words::new(cuda.gpu(), rank, pages)?),
+        words: Arc::new(SyncPages::new(cuda.gpu(), rank, pages)?),
         imports: Arc::default(),
         exports: Arc::default(),
         are_here,
@@ -51,7 +51,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     };
     let here: Vec<usize> = (0..reach.are_here.len()).filter(|rank| reach.are_here[*rank]).collect();
     // The first of them has a number that all of them know.
-    let meeting = Meeting::of(site.identities[here.first().copied().unwrap_or(rank)].endpoint, here);
+    let meeting = JointEnqueue::of(site.identities[here.first().copied().unwrap_or(rank)].endpoint, here);
     let tally = site.traffic.tally(TransportKind::Ipc);
     Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), meeting, tally))
 }

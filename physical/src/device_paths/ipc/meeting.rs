@@ -13,7 +13,7 @@
 //! Then the first wait of all that are enqueued and not over is over soon, however streams are shared. Ranks of other
 //! processes have work queues of their own.
 
-use super::part::Part;
+use super::part::RankStep;
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::waiting::doorbell::Bell;
@@ -29,36 +29,36 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_micros(100);
 
 /// Meetings of this process, each by a number that all its ranks know.
-static ALL: Mutex<Vec<(u64, Weak<Meeting>)>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<(u64, Weak<JointEnqueue>)>> = Mutex::new(Vec::new());
 
 /// Ranks of one endpoint that are threads of this process.
-pub(super) struct Meeting {
+pub(super) struct JointEnqueue {
     ranks: Vec<usize>,
     /// Operations that some ranks have come to, by their numbers in the order of all.
-    open: Mutex<HashMap<u64, Vec<Seat>>>,
+    open: Mutex<HashMap<u64, Vec<Participant>>>,
 }
 
 /// Place of a rank that has come.
-struct Seat {
+struct Participant {
     rank: usize,
-    part: Part,
-    answer: Answer,
+    part: RankStep,
+    answer: JointOutcome,
 }
 
 /// Answer to a rank that has come: the outcome, once its part is enqueued.
-struct Answer {
+struct JointOutcome {
     outcome: Arc<Mutex<Option<Result<()>>>>,
     bell: Arc<dyn Bell>,
 }
 
-impl Answer {
+impl JointOutcome {
     fn give(&self, outcome: Result<()>) {
         lock(&self.outcome).get_or_insert(outcome);
         self.bell.ring();
     }
 }
 
-impl Drop for Answer {
+impl Drop for JointOutcome {
     /// Lets nobody wait for a thread that has panicked.
     fn drop(&mut self) {
         if lock(&self.outcome).is_none() {
@@ -70,14 +70,14 @@ impl Drop for Answer {
     }
 }
 
-impl Meeting {
+impl JointEnqueue {
     /// Returns the meeting of these ranks, which they all know by `number`.
     pub(super) fn of(number: u64, ranks: Vec<usize>) -> Arc<Self> {
         let mut all = lock(&ALL);
         all.retain(|(_, meeting)| meeting.strong_count() > 0);
         let found = all.iter().find(|(other, _)| *other == number).and_then(|(_, meeting)| meeting.upgrade());
         found.unwrap_or_else(|| {
-            let meeting = Arc::new(Meeting { ranks, open: Mutex::default() });
+            let meeting = Arc::new(JointEnqueue { ranks, open: Mutex::default() });
             all.push((number, Arc::downgrade(&meeting)));
             meeting
         })
@@ -89,12 +89,12 @@ impl Meeting {
         self: &Arc<Self>,
         number: u64,
         rank: usize,
-        part: Part,
+        part: RankStep,
         bell: &Arc<dyn Bell>,
-    ) -> Joined {
+    ) -> Participation {
         let outcome = Arc::<Mutex<_>>::default();
-        let answer = Answer { outcome: Arc::clone(&outcome), bell: Arc::clone(bell) };
-        let seat = Seat { rank, part, answer };
+        let answer = JointOutcome { outcome: Arc::clone(&outcome), bell: Arc::clone(bell) };
+        let seat = Participant { rank, part, answer };
         let mut open = lock(&self.open);
         let seats = open.entry(number).or_default();
         seats.push(seat);
@@ -102,12 +102,12 @@ impl Meeting {
         let all = if are_all_here { open.remove(&number) } else { None };
         drop(open);
         all.into_iter().for_each(enqueue);
-        Joined { meeting: Arc::clone(self), number, rank, outcome }
+        Participation { meeting: Arc::clone(self), number, rank, outcome }
     }
 }
 
 /// Enqueues the parts of all ranks.
-fn enqueue(mut seats: Vec<Seat>) {
+fn enqueue(mut seats: Vec<Participant>) {
     // The same order whoever comes last.
     seats.sort_by_key(|seat| seat.rank);
     match &mut *seats {
@@ -117,20 +117,20 @@ fn enqueue(mut seats: Vec<Seat>) {
             (0..steps).for_each(|step| all.iter_mut().for_each(|seat| seat.part.enqueue(step)));
         }
     }
-    for Seat { part, answer, .. } in seats {
+    for Participant { part, answer, .. } in seats {
         answer.give(part.finish());
     }
 }
 
 /// Rank that has come to an operation. It leaves when this is dropped, unless the operation was enqueued.
-pub(super) struct Joined {
-    meeting: Arc<Meeting>,
+pub(super) struct Participation {
+    meeting: Arc<JointEnqueue>,
     number: u64,
     rank: usize,
     outcome: Arc<Mutex<Option<Result<()>>>>,
 }
 
-impl Joined {
+impl Participation {
     /// Takes the outcome, once the operation is enqueued.
     pub(super) fn outcome(&self) -> Option<Result<()>> {
         lock(&self.outcome).clone()
@@ -145,7 +145,7 @@ impl Joined {
     }
 }
 
-impl Drop for Joined {
+impl Drop for Participation {
     fn drop(&mut self) {
         let mut open = lock(&self.meeting.open);
         let Some(seats) = open.get_mut(&self.number) else {
@@ -162,7 +162,7 @@ impl Drop for Joined {
     }
 }
 
-impl Joined {
+impl Participation {
     /// Waits until another thread has enqueued this rank's part, which it is doing: the next operation counts its steps from
     /// there. Should the driver hold it up, the streams will not come to the next one either.
     fn wait(&self) {

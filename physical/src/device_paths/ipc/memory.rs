@@ -5,7 +5,7 @@
 //! and all its buffers are gone.
 
 use super::collectives::clear_away;
-use super::notice::{HANDLE, Notice};
+use super::notice::{Contribution, HANDLE};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::{Allocation, Queue};
@@ -119,9 +119,9 @@ pub(super) struct RegisteredMemory {
 
 impl RegisteredMemory {
     /// Returns what other ranks need to know of bytes from `offset` on.
-    pub(super) fn notice(&self, offset: usize) -> Notice {
+    pub(super) fn notice(&self, offset: usize) -> Contribution {
         let offset = offset as u64;
-        self.memory.as_ref().map_or_else(Notice::default, |memory| Notice {
+        self.memory.as_ref().map_or_else(Contribution::default, |memory| Contribution {
             address: memory.allocation.address.addr().get() as u64 + offset,
             number: memory.number,
             offset,
@@ -141,7 +141,7 @@ impl Drop for RegisteredMemory {
 ///
 /// # Errors
 /// [`Error::Usage`] if it is gone.
-pub(super) fn of_this_process(rank: usize, notice: &Notice) -> Result<Arc<ExportedMemory>> {
+pub(super) fn of_this_process(rank: usize, notice: &Contribution) -> Result<Arc<ExportedMemory>> {
     let all = lock(&ALL);
     let found =
         all.iter().find(|(number, _)| *number == notice.number).and_then(|(_, memory)| memory.upgrade());
@@ -205,7 +205,13 @@ impl Imports {
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the memory has not as many bytes.
-    pub(super) fn find(&self, gpu: &Arc<Gpu>, rank: usize, notice: &Notice, bytes: usize) -> Result<u64> {
+    pub(super) fn find(
+        &self,
+        gpu: &Arc<Gpu>,
+        rank: usize,
+        notice: &Contribution,
+        bytes: usize,
+    ) -> Result<u64> {
         let end = notice.offset.checked_add(bytes as u64);
         if end.is_none_or(|end| end > notice.bytes) {
             let what = format!("rank {rank} has registered too little memory for this operation");

@@ -16,7 +16,7 @@ pub(super) const ORDER: usize = 8;
 
 /// Place of a rank's contribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notice {
+pub(super) struct Contribution {
     /// Address in the rank's own process.
     pub(super) address: u64,
     /// Number of the memory among all that the process has registered.
@@ -29,13 +29,13 @@ pub(super) struct Notice {
     pub(super) handle: [u8; HANDLE],
 }
 
-impl Default for Notice {
+impl Default for Contribution {
     fn default() -> Self {
-        Notice { address: 0, number: 0, offset: 0, bytes: 0, handle: [0; HANDLE] }
+        Contribution { address: 0, number: 0, offset: 0, bytes: 0, handle: [0; HANDLE] }
     }
 }
 
-impl Notice {
+impl Contribution {
     /// Numbers of an encoded notice.
     pub(super) const NUMBERS: usize = NOTICE / 8;
 
@@ -69,7 +69,7 @@ impl Notice {
         let number = |at: usize| read_number(&bytes[8 * at..]);
         let mut handle = [0; HANDLE];
         handle.copy_from_slice(&bytes[4 * 8..]);
-        Notice { address: number(0), number: number(1), offset: number(2), bytes: number(3), handle }
+        Contribution { address: number(0), number: number(1), offset: number(2), bytes: number(3), handle }
     }
 }
 
@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         let notice =
-            Notice { address: 1 << 40, number: 3, offset: 256, bytes: u64::MAX, handle: [9; HANDLE] };
-        assert_eq!(Notice::from_bytes(&notice.to_bytes()), notice);
-        assert_eq!(Notice::from_numbers(&notice.to_numbers()), notice);
+            Contribution { address: 1 << 40, number: 3, offset: 256, bytes: u64::MAX, handle: [9; HANDLE] };
+        assert_eq!(Contribution::from_bytes(&notice.to_bytes()), notice);
+        assert_eq!(Contribution::from_numbers(&notice.to_numbers()), notice);
     }
 }

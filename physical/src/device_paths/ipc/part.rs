@@ -7,9 +7,9 @@
 //! | 3, read, of an all-reduce only | waits for step 2 of all, and copies what the others have combined |
 //! | done, for the own host only | waits for the last step of all |
 
-use super::collectives::{Reach, Transfer, copy};
+use super::collectives::{CollectiveTransfer, EndpointReach, copy};
 use super::memory::{ExportedMemory, RegisteredMemory, registered};
-use super::notice::Notice;
+use super::notice::Contribution;
 use super::watch::{AwaitedWords, OperationInFlight};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
@@ -22,23 +22,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// An operation of this rank before it is enqueued.
-pub(super) struct Prepared {
+pub(super) struct PreparedStep {
     pub(super) label: Label,
     input: Option<ReadView>,
     output: WriteView,
     /// Memory to which the contribution is copied, as it is not registered.
     copy: Option<RegisteredMemory>,
     /// Place of the contribution.
-    pub(super) notice: Notice,
+    pub(super) notice: Contribution,
 }
 
-impl Prepared {
+impl PreparedStep {
     /// Finds a place for the contribution where others can read it.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the views are not of this endpoint's GPU; [`Error::System`](crate::Error::System) if memory runs out.
     pub(super) fn new(
-        reach: &Reach,
+        reach: &EndpointReach,
         label: Label,
         input: Option<ReadView>,
         output: WriteView,
@@ -46,7 +46,7 @@ impl Prepared {
         let queue = output.queue();
         input.iter().try_for_each(|input| reach.queue(&input.queue(), &label).map(drop))?;
         let cuda = reach.queue(&queue, &label)?;
-        let mut prepared = Prepared { label, input, output, copy: None, notice: Notice::default() };
+        let mut prepared = PreparedStep { label, input, output, copy: None, notice: Contribution::default() };
         let contribution = prepared.contribution();
         if contribution.is_empty() || !prepared.contributes(reach.rank) {
             return Ok(prepared);
@@ -85,11 +85,16 @@ impl Prepared {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
-    pub(super) fn part(self, reach: &Arc<Reach>, notices: &[Notice], tally: &Arc<Tally>) -> Result<Part> {
+    pub(super) fn part(
+        self,
+        reach: &Arc<EndpointReach>,
+        notices: &[Contribution],
+        tally: &Arc<Tally>,
+    ) -> Result<RankStep> {
         let contribution = self.contribution();
         let bytes = contribution.byte_len();
         let mut theirs = Vec::new();
-        let find = |(rank, notice): (usize, &Notice)| match self.contributes(rank) {
+        let find = |(rank, notice): (usize, &Contribution)| match self.contributes(rank) {
             true if rank == reach.rank => Ok(notice.address),
             true => reach.find(rank, notice, bytes, &mut theirs),
             false => Ok(0),
@@ -97,7 +102,7 @@ impl Prepared {
         let sources = notices.iter().enumerate().map(find).collect::<Result<Vec<_>>>()?;
         let to = self.output.span();
         let fingerprint = self.label.fingerprint;
-        let transfer = Transfer {
+        let transfer = CollectiveTransfer {
             reach: Arc::clone(reach),
             fingerprint,
             sources,
@@ -106,13 +111,13 @@ impl Prepared {
             tally: Arc::clone(tally),
         };
         let first = reach.step.load(Ordering::Relaxed);
-        Ok(Part {
+        Ok(RankStep {
             label: self.label,
             queue: self.queue(),
             reads: self.input.as_ref().map(ReadView::span).into_iter().collect(),
             to,
             contribution,
-            held: Arc::new(Held { _reach: Arc::clone(reach), copy: self.copy, _theirs: theirs }),
+            held: Arc::new(HeldMemory { _reach: Arc::clone(reach), copy: self.copy, _theirs: theirs }),
             _views: (self.input, self.output),
             transfer,
             first,
@@ -123,8 +128,8 @@ impl Prepared {
 }
 
 /// Memory and facts that work in flight needs.
-struct Held {
-    _reach: Arc<Reach>,
+struct HeldMemory {
+    _reach: Arc<EndpointReach>,
     /// Memory to which the contribution is copied.
     copy: Option<RegisteredMemory>,
     /// Contributions of other ranks of this process.
@@ -132,23 +137,23 @@ struct Held {
 }
 
 /// One rank's part in an operation that is enqueued step by step, on whichever thread.
-pub(super) struct Part {
+pub(super) struct RankStep {
     label: Label,
     queue: Queue,
     reads: Vec<Span>,
     to: Span,
     contribution: Span,
-    held: Arc<Held>,
+    held: Arc<HeldMemory>,
     /// Views of what is read and written, so that nobody else uses it before all is enqueued.
     _views: (Option<ReadView>, WriteView),
-    transfer: Transfer,
+    transfer: CollectiveTransfer,
     /// Step of the endpoint before the operation, and the last one that is enqueued.
     first: u32,
     step: u32,
     outcome: Result<()>,
 }
 
-impl Part {
+impl RankStep {
     /// Returns the number of steps, equal on all ranks.
     pub(super) fn steps(&self) -> usize {
         self.transfer.told() + 1
@@ -171,7 +176,7 @@ impl Part {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver has refused.
     pub(super) fn finish(self) -> Result<()> {
-        let Part { label, queue, transfer, first, step, outcome, .. } = self;
+        let RankStep { label, queue, transfer, first, step, outcome, .. } = self;
         transfer.reach.step.store(step, Ordering::Relaxed);
         if let Some(cuda) = CudaQueue::of(&queue).filter(|_| step != first) {
             let awaited = AwaitedWords::Steps { first, last: step };
@@ -202,7 +207,7 @@ impl Part {
 
     /// Lets the stream wait until all others have taken the step before, work, and tell.
     fn enqueue_step(&self, work: &mut PathWork<'_>, step: usize, last: &mut u32) -> Result<()> {
-        let Reach { words, rank, .. } = &*self.transfer.reach;
+        let EndpointReach { words, rank, .. } = &*self.transfer.reach;
         match step {
             0 if self.held.copy.is_some() => {
                 let from = address(&self.contribution);

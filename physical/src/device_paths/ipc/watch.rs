@@ -4,7 +4,7 @@
 //! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong. Where a rank
 //! hears of it later, the mark that was written before the release tells it so.
 
-use super::collectives::Reach;
+use super::collectives::EndpointReach;
 use super::words::has_come;
 use crate::device::Queue;
 use crate::device::cuda::{CudaQueue, FailureWatch};
@@ -28,7 +28,7 @@ pub(super) enum AwaitedWords {
 
 /// An operation in flight.
 pub(super) struct OperationInFlight {
-    reach: Arc<Reach>,
+    reach: Arc<EndpointReach>,
     queue: Queue,
     label: Label,
     awaited: AwaitedWords,
@@ -45,7 +45,12 @@ struct OperationProgress {
 }
 
 impl OperationInFlight {
-    pub(super) fn new(reach: &Arc<Reach>, queue: &Queue, label: Label, awaited: AwaitedWords) -> Self {
+    pub(super) fn new(
+        reach: &Arc<EndpointReach>,
+        queue: &Queue,
+        label: Label,
+        awaited: AwaitedWords,
+    ) -> Self {
         let progress = OperationProgress { words: Vec::new(), since: Stopwatch::start(), failed: None };
         let progress = Mutex::new(progress);
         OperationInFlight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
@@ -53,7 +58,7 @@ impl OperationInFlight {
 
     /// Returns true once the stream has done all of it.
     fn is_done(&self) -> bool {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
             AwaitedWords::Steps { last, .. } => has_come(words.steps(*rank), last),
             AwaitedWords::Message { taken, .. } => has_come(words.taken(*rank), taken),
@@ -62,7 +67,7 @@ impl OperationInFlight {
 
     /// Returns the words whose change is progress.
     fn words(&self) -> Vec<u32> {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
             AwaitedWords::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
             AwaitedWords::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
@@ -71,7 +76,7 @@ impl OperationInFlight {
 
     /// Returns the rank that is furthest behind, which may be this one.
     fn last_rank(&self) -> Option<usize> {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
             AwaitedWords::Steps { first, .. } => {
                 (0..words.ranks()).min_by_key(|rank| words.steps(*rank).wrapping_sub(first) as i32)
@@ -84,7 +89,7 @@ impl OperationInFlight {
 
     /// Returns why the operation cannot go on, if it cannot.
     fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
-        let Reach { health, deadline, .. } = &*self.reach;
+        let EndpointReach { health, deadline, .. } = &*self.reach;
         let during = During::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
             return Some(verdict.error(during));
@@ -105,7 +110,7 @@ impl OperationInFlight {
 
     /// Lets all streams of this rank go on that wait for others.
     fn release(&self) {
-        let Reach { words, step, awaited, .. } = &*self.reach;
+        let EndpointReach { words, step, awaited, .. } = &*self.reach;
         words.release(step.load(Ordering::Relaxed), |rank| awaited[rank].load(Ordering::Relaxed));
     }
 }

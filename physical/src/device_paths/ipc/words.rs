@@ -50,13 +50,13 @@ const TAKEN: usize = 12;
 static PINNED: Mutex<Option<HashMap<usize, Weak<PinnedPage>>>> = Mutex::new(None);
 
 /// Words of the ranks of one endpoint.
-pub(super) struct Words {
+pub(super) struct SyncPages {
     rank: usize,
     /// Pages of all ranks as the device reaches them, which keep them.
     pages: Vec<Arc<PinnedPage>>,
 }
 
-impl Words {
+impl SyncPages {
     /// Lets a GPU reach the pages of all ranks.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Words {
             pinned.insert(page.host.addr().get(), Arc::downgrade(&page));
             Ok(page)
         });
-        Ok(Words { rank, pages: pages.collect::<Result<_>>()? })
+        Ok(SyncPages { rank, pages: pages.collect::<Result<_>>()? })
     }
 
     /// Returns a word of a rank in the page of this one.

@@ -13,8 +13,8 @@
 
 pub(super) mod outbox;
 
-use super::endpoint::{IpcEndpoint, State};
-use super::notice::Notice;
+use super::endpoint::{EndpointState, IpcEndpoint};
+use super::notice::Contribution;
 use crate::device::Queue;
 use crate::device_paths::path::mail;
 use crate::device_paths::path::mail::Mail;
@@ -27,7 +27,7 @@ use outbox::{IncomingMessage, MessageOutbox, Position, take};
 const REPLIES: usize = 0;
 const REPLY: usize = 1;
 const NOTICES: usize = 1;
-const NOTICE: usize = 3 + Notice::NUMBERS;
+const NOTICE: usize = 3 + Contribution::NUMBERS;
 
 /// A message that is to be sent.
 struct Sending {
@@ -112,7 +112,7 @@ impl IpcEndpoint {
     /// Announces a message to its receiver.
     pub(super) fn announce(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         ticket: Ticket,
         to: usize,
         label: Label,
@@ -133,7 +133,7 @@ impl IpcEndpoint {
     /// Expects the announcement of a message.
     pub(super) fn await_announcement(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         ticket: Ticket,
         from: Source,
         label: Label,
@@ -153,7 +153,7 @@ impl IpcEndpoint {
     }
 
     /// Goes on with all messages; returns true if any has moved.
-    pub(super) fn advance_messages(&self, state: &mut State) -> bool {
+    pub(super) fn advance_messages(&self, state: &mut EndpointState) -> bool {
         if state.messages.are_idle() {
             return false;
         }
@@ -165,8 +165,8 @@ impl IpcEndpoint {
     }
 
     /// Replies to announcements that have come.
-    fn answer_announcements(&self, state: &mut State) -> bool {
-        let State { tickets, messages, .. } = state;
+    fn answer_announcements(&self, state: &mut EndpointState) -> bool {
+        let EndpointState { tickets, messages, .. } = state;
         let Messages { receiving, notices, .. } = messages;
         let mut has_moved = false;
         receiving.retain_mut(|receiving| match self.answer(notices, receiving) {
@@ -204,7 +204,7 @@ impl IpcEndpoint {
     }
 
     /// Sends the messages whose receivers have replied.
-    fn read_replies(&self, state: &mut State) -> bool {
+    fn read_replies(&self, state: &mut EndpointState) -> bool {
         let replies = self.read::<REPLY>(state, |messages| &mut messages.replies);
         for (to, [number]) in &replies {
             let is_it = |sending: &Sending| sending.to == *to && sending.number == *number;
@@ -218,7 +218,7 @@ impl IpcEndpoint {
     }
 
     /// Lets a message lie ready, and tells its receiver.
-    fn send(&self, state: &mut State, at: usize) -> Result<()> {
+    fn send(&self, state: &mut EndpointState, at: usize) -> Result<()> {
         let Some(view) = state.messages.sending[at].view.take() else { return Ok(()) };
         let Sending { ticket, label, to, number, bytes, .. } = state.messages.sending[at];
         let queue = view.queue();
@@ -236,11 +236,11 @@ impl IpcEndpoint {
     }
 
     /// Reads notices of messages that lie ready.
-    fn read_notices(&self, state: &mut State) -> bool {
+    fn read_notices(&self, state: &mut EndpointState) -> bool {
         let notices = self.read::<NOTICE>(state, |messages| &mut messages.notices);
         for (from, numbers) in &notices {
             let &[number, position, before, ref notice @ ..] = numbers;
-            let position = Position { number: position as u32, notice: Notice::from_numbers(notice) };
+            let position = Position { number: position as u32, notice: Contribution::from_numbers(notice) };
             if !self.order.has_come(before) {
                 self.order.ring(before, &self.bell);
             }
@@ -252,7 +252,7 @@ impl IpcEndpoint {
     /// Takes mail that has come. What waits for a rank from which none can come fails.
     fn read<const N: usize>(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         list: impl Fn(&mut Messages) -> &mut Vec<(usize, Mail)>,
     ) -> Vec<(usize, [u64; N])> {
         let mut come = Vec::new();
@@ -273,7 +273,7 @@ impl IpcEndpoint {
     }
 
     /// Takes messages that lie ready, once all is enqueued that their senders may have enqueued before.
-    fn take_ready(&self, state: &mut State) -> bool {
+    fn take_ready(&self, state: &mut EndpointState) -> bool {
         let mut has_moved = false;
         // Of one sender, the first comes first: what was to be enqueued before a later one is no less.
         let is_next = |ready: &AnnouncedMessage| self.order.has_come(ready.before);
@@ -293,7 +293,7 @@ impl IpcEndpoint {
     }
 
     /// Takes a message.
-    fn receive(&self, state: &mut State, at: usize, position: Position) -> Result<()> {
+    fn receive(&self, state: &mut EndpointState, at: usize, position: Position) -> Result<()> {
         let Receiving { label, queue, to, stage, got, .. } = &mut state.messages.receiving[at];
         *stage = ReceiveStage::Enqueued;
         let label = *label;
@@ -307,8 +307,8 @@ impl IpcEndpoint {
     }
 
     /// Ends messages that are enqueued and have told the other rank all that it needs.
-    fn finish_messages(&self, state: &mut State) -> bool {
-        let State { tickets, messages, .. } = state;
+    fn finish_messages(&self, state: &mut EndpointState) -> bool {
+        let EndpointState { tickets, messages, .. } = state;
         let mut has_moved = false;
         let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Got| {
             let outcome = match self.are_out(mail) {
@@ -341,7 +341,7 @@ impl IpcEndpoint {
 
     /// Ends all messages after the failure of one, as this rank may wait for another of them first, whose sender waits for
     /// the one that has failed.
-    fn fail_messages(&self, state: &mut State, error: &Error) {
+    fn fail_messages(&self, state: &mut EndpointState, error: &Error) {
         let Messages { sending, receiving, .. } = &state.messages;
         let sent = sending.iter().map(|sending| sending.ticket);
         let tickets: Vec<Ticket> = sent.chain(receiving.iter().map(|receiving| receiving.ticket)).collect();
@@ -356,7 +356,7 @@ impl IpcEndpoint {
     }
 
     /// Gives a message up, if the ticket is of one.
-    pub(super) fn cancel_message(&self, state: &mut State, ticket: Ticket) {
+    pub(super) fn cancel_message(&self, state: &mut EndpointState, ticket: Ticket) {
         let Messages { sending, receiving, .. } = &mut state.messages;
         if let Some(at) = sending.iter().position(|sending| sending.ticket == ticket) {
             let sending = sending.remove(at);
@@ -379,8 +379,8 @@ impl IpcEndpoint {
 }
 
 /// Ends what waits for mail of a rank from which none can come.
-fn fail_peer(state: &mut State, peer: usize, error: &Error) {
-    let State { tickets, messages, .. } = state;
+fn fail_peer(state: &mut EndpointState, peer: usize, error: &Error) {
+    let EndpointState { tickets, messages, .. } = state;
     messages.sending.retain(|sending| {
         let goes_on = sending.to != peer || sending.view.is_none();
         if !goes_on {

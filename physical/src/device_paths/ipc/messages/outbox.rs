@@ -5,9 +5,9 @@
 
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
 use crate::device::{Queue, go_on};
-use crate::device_paths::ipc::collectives::{Reach, copy};
+use crate::device_paths::ipc::collectives::{EndpointReach, copy};
 use crate::device_paths::ipc::memory::RegisteredMemory;
-use crate::device_paths::ipc::notice::Notice;
+use crate::device_paths::ipc::notice::Contribution;
 use crate::device_paths::ipc::watch::{AwaitedWords, OperationInFlight};
 use crate::device_paths::ipc::words::has_come;
 use crate::error::Result;
@@ -27,7 +27,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(1);
 
 /// Messages of endpoints that have closed, which their receivers may still take.
-static LEFT: Mutex<Vec<(Arc<Reach>, SentMessage)>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<(Arc<EndpointReach>, SentMessage)>> = Mutex::new(Vec::new());
 
 /// A message that its receiver may not have taken.
 struct SentMessage {
@@ -39,7 +39,7 @@ struct SentMessage {
 }
 
 impl SentMessage {
-    fn is_taken(&self, reach: &Reach) -> bool {
+    fn is_taken(&self, reach: &EndpointReach) -> bool {
         has_come(reach.words.taken(self.to), self.number)
     }
 }
@@ -54,7 +54,7 @@ pub(crate) struct MessageOutbox {
 /// Position of a message among all to its receiver, and in memory.
 pub(crate) struct Position {
     pub(crate) number: u32,
-    pub(crate) notice: Notice,
+    pub(crate) notice: Contribution,
 }
 
 impl MessageOutbox {
@@ -70,7 +70,7 @@ impl MessageOutbox {
     /// [`Error::System`](crate::Error::System) if memory runs out, or the driver refuses.
     pub(crate) fn put(
         &mut self,
-        reach: &Arc<Reach>,
+        reach: &Arc<EndpointReach>,
         label: &Label,
         view: &ReadView,
         to: usize,
@@ -93,7 +93,7 @@ impl MessageOutbox {
     }
 
     /// Waits until all messages are taken, at most a few seconds, and keeps those that are not.
-    pub(crate) fn close(&mut self, reach: &Arc<Reach>) {
+    pub(crate) fn close(&mut self, reach: &Arc<EndpointReach>) {
         let mut waited = Stopwatch::start();
         loop {
             self.messages.retain(|message| !message.is_taken(reach));
@@ -126,7 +126,7 @@ pub(crate) struct IncomingMessage {
 /// [`Error::Usage`](crate::Error::Usage) if the message is gone; [`Error::System`](crate::Error::System) if the driver
 /// refuses.
 pub(crate) fn take(
-    reach: &Arc<Reach>,
+    reach: &Arc<EndpointReach>,
     label: Label,
     queue: &Queue,
     message: &IncomingMessage,
