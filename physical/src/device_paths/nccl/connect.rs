@@ -3,8 +3,8 @@
 
 use super::communicator::{begin, connected, draw};
 use super::endpoint::{NcclPath, NcclState};
-use super::link::Link;
-use super::members::Members;
+use super::link::SharedCommunicator;
+use super::members::GroupMembers;
 use super::translation::version;
 use crate::device::cuda;
 use crate::device_paths::path::{DevicePath, Site, mail};
@@ -32,11 +32,11 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let host = site.transport;
     let queue = cuda::beside(site.queue)?;
     let id = spread(&**host, site.limit)?;
-    let world = Members::new(&(0..host.size()).collect(), host.rank())?;
+    let world = GroupMembers::new(&(0..host.size()).collect(), host.rank())?;
     let comm = begin(site.queue, (host.rank(), host.size()), id)?;
     let comm = connected(site.queue, comm, host.health(), site.limit)?;
     let bell = host.bell();
-    let link = Link::new(comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
+    let link = SharedCommunicator::new(comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
     let path = Rc::new(NcclPath {
         host: Rc::clone(host),
         link: Arc::new(link),

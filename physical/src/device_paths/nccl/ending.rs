@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 pub(super) const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Endings that may not be over; `None` once the process ends, when no more may begin.
-static RUNNING: Mutex<Option<Vec<Arc<Ending>>>> = Mutex::new(Some(Vec::new()));
+static RUNNING: Mutex<Option<Vec<Arc<Teardown>>>> = Mutex::new(Some(Vec::new()));
 
 /// End of a communicator by NCCL: the thread, until it has ended.
-pub(super) struct Ending(Mutex<Option<Thread>>);
+pub(super) struct Teardown(Mutex<Option<Thread>>);
 
 /// Waits for all of them when the process ends.
 extern "C" fn wait_for_all() {
@@ -34,7 +34,7 @@ extern "C" fn wait_for_all() {
     }
 }
 
-impl Ending {
+impl Teardown {
     /// Starts `end` on a thread of its own, with the context of the queue's GPU: without one, NCCL would make one on the
     /// first GPU, whichever the communicator's is. Where a GPU has none any more, or the process ends, nothing is left to
     /// do.
@@ -47,14 +47,14 @@ impl Ending {
         // SAFETY: the function takes nothing, and stays.
         ONCE.call_once(|| _ = unsafe { libc::atexit(wait_for_all) });
         let mut running = lock(&RUNNING);
-        let Some(running) = &mut *running else { return Ok(Arc::new(Ending(Mutex::default()))) };
+        let Some(running) = &mut *running else { return Ok(Arc::new(Teardown(Mutex::default()))) };
         let queue = queue.clone();
         let thread = runtime::spawn("hexagram-nccl", move || {
             if let Some(Ok(_current)) = CudaQueue::of(&queue).map(|queue| queue.gpu().enter()) {
                 end();
             }
         })?;
-        let ending = Arc::new(Ending(Mutex::new(Some(thread))));
+        let ending = Arc::new(Teardown(Mutex::new(Some(thread))));
         running.retain(|ending| !ending.is_over());
         running.push(Arc::clone(&ending));
         Ok(ending)

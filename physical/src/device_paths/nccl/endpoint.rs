@@ -2,9 +2,9 @@
 
 use super::ending::FAREWELL;
 use super::link;
-use super::link::Link;
-use super::members::Members;
-use super::queue::{GroupLink, NcclOperation, Step};
+use super::link::SharedCommunicator;
+use super::members::GroupMembers;
+use super::queue::{CollectiveStep, GroupLink, NcclOperation};
 use crate::device::{Meanwhile, go_on_meanwhile};
 use crate::device_paths::path::{DevicePath, MessagePath, mail};
 use crate::error::{Error, Result};
@@ -35,8 +35,8 @@ pub(super) struct NcclState {
 pub(super) struct NcclPath {
     pub(super) host: Rc<dyn Transport>,
     /// Communicator of all ranks.
-    pub(super) link: Arc<Link>,
-    pub(super) world: Members,
+    pub(super) link: Arc<SharedCommunicator>,
+    pub(super) world: GroupMembers,
     /// Queue on which NCCL enqueues.
     pub(super) queue: Queue,
     pub(super) tally: Arc<Tally>,
@@ -92,12 +92,12 @@ impl NcclPath {
         let mut moved = false;
         while let Some(mut head) = state.queue.pop_front() {
             let step = self.step(state, &mut head);
-            moved |= !matches!(step, Ok(Step::Waits));
+            moved |= !matches!(step, Ok(CollectiveStep::Waits));
             match step {
-                Ok(Step::Moved) => state.queue.push_front(head),
-                Ok(Step::Enqueued) => state.enqueued.push(head),
-                Ok(Step::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
-                Ok(Step::Waits | Step::Busy) => {
+                Ok(CollectiveStep::Moved) => state.queue.push_front(head),
+                Ok(CollectiveStep::Enqueued) => state.enqueued.push(head),
+                Ok(CollectiveStep::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
+                Ok(CollectiveStep::Waits | CollectiveStep::Busy) => {
                     state.queue.push_front(head);
                     break;
                 }
@@ -145,7 +145,7 @@ impl NcclPath {
     }
 
     /// Returns the communicators of this endpoint.
-    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a Link> + Clone {
+    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a SharedCommunicator> + Clone {
         std::iter::once(&*self.link).chain(groups.iter().map(|group| &*group.link))
     }
 }

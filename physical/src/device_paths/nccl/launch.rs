@@ -6,7 +6,7 @@
 
 use super::collectives::{call, completed_by};
 use super::endpoint::NcclPath;
-use super::link::{Flight, Link};
+use super::link::{NcclWork, SharedCommunicator};
 use super::queue::NcclOperation;
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::{DeviceQueue, WaitPlace, at};
@@ -16,9 +16,9 @@ use crate::transport::native::payload;
 use std::sync::Arc;
 
 /// Collective that NCCL is enqueuing.
-pub(super) struct Launch {
-    pub(super) link: Arc<Link>,
-    flight: Arc<Flight>,
+pub(super) struct NcclLaunch {
+    pub(super) link: Arc<SharedCommunicator>,
+    flight: Arc<NcclWork>,
 }
 
 impl NcclPath {
@@ -26,7 +26,11 @@ impl NcclPath {
     ///
     /// # Errors
     /// The failure of the queue's work, if one is known: nobody is to get what came of that.
-    pub(super) fn prepare(&self, operation: &NcclOperation, link: Arc<Link>) -> Result<Launch> {
+    pub(super) fn prepare(
+        &self,
+        operation: &NcclOperation,
+        link: Arc<SharedCommunicator>,
+    ) -> Result<NcclLaunch> {
         let stream = self.stream()?;
         let (from, to) = operation.spans();
         if let Some((own, order)) = to.place() {
@@ -42,14 +46,14 @@ impl NcclPath {
         }
         // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
         let flight = link.watch(operation.label, stream.record())?;
-        Ok(Launch { link, flight })
+        Ok(NcclLaunch { link, flight })
     }
 
     /// Lets NCCL enqueue a collective.
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
-    pub(super) fn hand_over(&self, operation: &NcclOperation, link: &Link) -> Result<()> {
+    pub(super) fn hand_over(&self, operation: &NcclOperation, link: &SharedCommunicator) -> Result<()> {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
             link.call("let NCCL communicate", |comm| {
@@ -64,7 +68,7 @@ impl NcclPath {
     ///
     /// # Errors
     /// Those of the driver.
-    pub(super) fn complete(&self, operation: &mut NcclOperation, flight: &Flight) -> Result<()> {
+    pub(super) fn complete(&self, operation: &mut NcclOperation, flight: &NcclWork) -> Result<()> {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), vec![from.clone(), to.clone()], |_| Ok(()))?;
         let done = flight.end()?;
@@ -101,9 +105,9 @@ impl NcclPath {
     }
 }
 
-impl Launch {
+impl NcclLaunch {
     /// Returns the watch of the work.
-    pub(super) fn flight(&self) -> Arc<Flight> {
+    pub(super) fn flight(&self) -> Arc<NcclWork> {
         Arc::clone(&self.flight)
     }
 }
