@@ -9,7 +9,7 @@ use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
 use crate::control::health::Vigilance;
-use crate::device_paths::path::Wish;
+use crate::device_paths::path::PathPreference;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -72,7 +72,9 @@ const KNOWN: [KnownVariable; 23] = [
     judged("HEXAGRAM_DEADLINE", "1 to 86400", |_, text| deadline::from_seconds(text).map(drop)),
     judged(RESTART, "a whole number", is_number),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
-    judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
+    judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| {
+        PathPreference::parse(text).map(drop)
+    }),
     judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),
     free("HEXAGRAM_AS", "a PyTorch backend"),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),

@@ -7,7 +7,7 @@ use super::meeting::JointEnqueue;
 use super::messages::outbox;
 use super::words::SyncPages;
 use crate::device::cuda::CudaQueue;
-use crate::device_paths::path::{DevicePath, Site};
+use crate::device_paths::path::{DevicePath, PathContext};
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU32;
 ///
 /// # Errors
 /// [`Error::Setup`] and [`Error::System`] if the GPUs cannot be connected.
-pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     outbox::clear_away();
     clear_away();
     let rank = site.transport.rank();

@@ -12,7 +12,7 @@ use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
 use super::queue::NcclOperation;
 use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::Mail;
+use crate::device_paths::path::mail::PendingNumbers;
 use crate::error::Result;
 use crate::transport::{Label, Source, Transport};
 use nccl_rs::UniqueId;
@@ -36,7 +36,7 @@ pub(super) struct Comparison {
     round: u32,
     /// Name of the communicator, as far as this rank has heard it; `None` if the ranks are connected.
     name: Option<UniqueId>,
-    mail: Mail,
+    mail: PendingNumbers,
 }
 
 impl Comparison {
@@ -101,7 +101,7 @@ impl NcclPath {
         let numbers = name.map_or_else(Vec::new, |name| to_numbers(&name).to_vec());
         sent.push(mail::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
         let from = Source::Rank(members.before(round));
-        let mail = Mail::expect(&*self.host, from, label, numbers.len())?;
+        let mail = PendingNumbers::expect(&*self.host, from, label, numbers.len())?;
         Ok(Compared::Next(Comparison { round, name, mail }))
     }
 }

@@ -7,7 +7,7 @@ use super::link::SharedCommunicator;
 use super::members::GroupMembers;
 use super::translation::version;
 use crate::device::cuda;
-use crate::device_paths::path::{DevicePath, Site, mail};
+use crate::device_paths::path::{DevicePath, PathContext, mail};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// [`Error::Setup`](crate::Error::Setup) without NCCL; [`Error::System`](crate::Error::System) with NCCL's reason if it
 /// cannot connect them; [`Error::Deadline`](crate::Error::Deadline) if it takes longer than the site's limit; failures of
 /// other ranks.
-pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     version()?;
     let host = site.transport;
     let queue = cuda::beside(site.queue)?;

@@ -1,7 +1,7 @@
 //! Attaches the queues of an endpoint's ranks: from what each has to the path that all of them use.
 
-use super::choice::Identity;
-use super::{Attached, DevicePath, Site, Wish, choice, exchange};
+use super::choice::RankFacts;
+use super::{Attached, DevicePath, PathContext, PathPreference, choice, exchange};
 use crate::device::Queue;
 use crate::error::{During, Error, Result};
 use crate::transport::{Traffic, Transport, TransportKind};
@@ -21,13 +21,13 @@ pub(crate) fn attach(
     queue: &Queue,
     limit: Duration,
 ) -> Result<Option<Attached>> {
-    let mine = Identity::of(queue, Wish::from_env()?)?;
+    let mine = RankFacts::of(queue, PathPreference::from_env()?)?;
     let identities = exchange::exchange(&**transport, &mine, limit)?;
-    let chosen = choice::choose(&identities, choice::Means::of(&**transport))?;
-    if identities.iter().all(Identity::is_on_host) {
+    let chosen = choice::choose(&identities, choice::AvailablePaths::of(&**transport))?;
+    if identities.iter().all(RankFacts::is_on_host) {
         return Ok(None);
     }
-    let site = Site { transport, traffic, queue, identities: &identities, limit };
+    let site = PathContext { transport, traffic, queue, identities: &identities, limit };
     let path = chosen.map(|kind| connect(kind, &site)).transpose();
     // Those who were quicker are told that this rank has no path.
     let path = path.map_err(|error| transport.health().explain(error, During::Registering))?;
@@ -35,7 +35,7 @@ pub(crate) fn attach(
 }
 
 /// Begins a path that the ranks have chosen.
-fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+fn connect(kind: TransportKind, site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     match kind {
         TransportKind::Ipc => crate::device_paths::ipc::connect(site),
         TransportKind::Nccl => crate::device_paths::nccl::connect(site),

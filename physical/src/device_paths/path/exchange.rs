@@ -4,7 +4,7 @@
 //! After round k a rank has those of 2^k ranks from itself on; it gets as many more from the rank that far ahead, and
 //! sends its own to the one that far behind.
 
-use super::choice::{BYTES, Identity};
+use super::choice::{BYTES, RankFacts};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
@@ -22,7 +22,11 @@ const COMMUNICATOR: u32 = u32::MAX;
 ///
 /// # Errors
 /// Those of messages; [`Error::Setup`] if a rank says what this version does not know.
-pub(super) fn exchange(transport: &dyn Transport, mine: &Identity, limit: Duration) -> Result<Vec<Identity>> {
+pub(super) fn exchange(
+    transport: &dyn Transport,
+    mine: &RankFacts,
+    limit: Duration,
+) -> Result<Vec<RankFacts>> {
     let size = transport.size();
     let table = Buffer::zeroed(DType::U8, size * BYTES)?;
     table.write(0..BYTES)?.bytes_mut().copy_from_slice(&mine.to_bytes());
@@ -32,7 +36,7 @@ pub(super) fn exchange(transport: &dyn Transport, mine: &Identity, limit: Durati
     let table = table.read_all()?;
     let read = |rank: usize| {
         let place = (rank + size - transport.rank()) % size;
-        Identity::from_bytes(&table.bytes()[place * BYTES..][..BYTES]).ok_or_else(|| {
+        RankFacts::from_bytes(&table.bytes()[place * BYTES..][..BYTES]).ok_or_else(|| {
             let what = format!("{} describes a device that is not known", transport.health().peers()[rank]);
             Error::setup(what, "use the same build on all ranks")
         })

@@ -51,12 +51,12 @@ pub(crate) fn is_sent(host: &dyn Transport, ticket: Ticket) -> Result<bool> {
 }
 
 /// Numbers that are to come.
-pub(crate) struct Mail {
+pub(crate) struct PendingNumbers {
     ticket: Ticket,
     buffer: Buffer,
 }
 
-impl Mail {
+impl PendingNumbers {
     /// Expects so many numbers from a rank.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Mail {
     pub(crate) fn expect(host: &dyn Transport, from: Source, label: Label, count: usize) -> Result<Self> {
         let buffer = Buffer::zeroed(DType::I64, count)?;
         let ticket = host.post_recv(from, label, buffer.write_all()?, Land::Copy);
-        Ok(Mail { ticket, buffer })
+        Ok(PendingNumbers { ticket, buffer })
     }
 
     /// Takes the sender and the numbers, once they have come.

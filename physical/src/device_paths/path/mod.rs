@@ -33,13 +33,13 @@ use crate::transport::{Traffic, Transport};
 #[cfg(feature = "cuda")]
 pub(crate) use attach::attach;
 #[cfg(feature = "cuda")]
-use choice::Identity;
+use choice::RankFacts;
 use std::rc::Rc;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-pub(crate) use wish::Wish;
+pub(crate) use wish::PathPreference;
 
 /// A way between the devices of all ranks of an endpoint, on which their memory travels without the host.
 pub(crate) trait DevicePath {
@@ -114,14 +114,14 @@ impl Attached {
 
 /// Facts with which a path begins.
 #[cfg(feature = "cuda")]
-pub(crate) struct Site<'a> {
+pub(crate) struct PathContext<'a> {
     /// The host's endpoint of this rank.
     pub(crate) transport: &'a Rc<dyn Transport>,
     pub(crate) traffic: &'a Arc<Traffic>,
     /// Queue of this rank's device.
     pub(crate) queue: &'a Queue,
     /// Devices of all ranks, by rank.
-    pub(crate) identities: &'a [Identity],
+    pub(crate) identities: &'a [RankFacts],
     /// Longest wait for another rank.
     pub(crate) limit: Duration,
 }

@@ -1,8 +1,8 @@
 //! The exchange over every transport, and a path for tests: it carries memory of any device by messages of the host, as
 //! staging does, but at once.
 
-use super::choice::{Gpu, Identity, Place};
-use super::{DevicePath, MessagePath, Wish, exchange};
+use super::choice::{GpuFacts, RankFacts, RankMemory};
+use super::{DevicePath, MessagePath, PathPreference, exchange};
 use crate::device::Queue;
 use crate::error::Result;
 use crate::memory::dtype::{DType, ReduceOp};
@@ -147,22 +147,22 @@ impl Collectives for Carrier {
 #[test]
 fn everyone_learns_of_everyone_over_every_transport() {
     let identity = |rank: usize| {
-        let gpu = Gpu { uuid: [rank as u8; 16], ..Gpu::default() };
-        Identity::new(Wish::Auto, [9; 16], Place::Gpu(gpu))
+        let gpu = GpuFacts { uuid: [rank as u8; 16], ..GpuFacts::default() };
+        RankFacts::new(PathPreference::Auto, [9; 16], RankMemory::Gpu(gpu))
     };
     for (transport, ranks) in cases(&[1, 2, 3, 4, 7]) {
         let heard = spawn(transport, ranks, |world| {
             let mine = identity(world.rank());
             exchange::exchange(&*world.open(0).unwrap(), &mine, Duration::from_secs(60)).unwrap()
         });
-        let want: Vec<Identity> = (0..ranks).map(identity).collect();
+        let want: Vec<RankFacts> = (0..ranks).map(identity).collect();
         assert!(heard.iter().all(|heard| *heard == want), "{transport}, {ranks} ranks");
     }
 }
 
 #[test]
 fn a_rank_that_attaches_nothing_is_named() {
-    let mine = || Identity::new(Wish::Auto, [9; 16], Place::Host);
+    let mine = || RankFacts::new(PathPreference::Auto, [9; 16], RankMemory::Host);
     let errors = spawn(TransportKind::Thread, 2, |world| {
         let endpoint = world.open(0).unwrap();
         let wait = Duration::from_millis(300);

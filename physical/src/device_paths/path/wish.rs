@@ -10,7 +10,7 @@ const VARIABLE: &str = "HEXAGRAM_DEVICE_PATH";
 
 /// Way that memory of devices is to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Wish {
+pub(crate) enum PathPreference {
     /// The best way that all ranks have.
     #[default]
     Auto,
@@ -20,10 +20,14 @@ pub(crate) enum Wish {
     Only(TransportKind),
 }
 
-impl Wish {
+impl PathPreference {
     /// Wishes by their codes in messages.
-    const ALL: [Wish; 4] =
-        [Wish::Auto, Wish::Staging, Wish::Only(TransportKind::Ipc), Wish::Only(TransportKind::Nccl)];
+    const ALL: [PathPreference; 4] = [
+        PathPreference::Auto,
+        PathPreference::Staging,
+        PathPreference::Only(TransportKind::Ipc),
+        PathPreference::Only(TransportKind::Nccl),
+    ];
 
     /// Returns what the environment says.
     ///
@@ -46,15 +50,15 @@ impl Wish {
     /// Returns the wish as the variable spells it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Wish::Auto => "auto",
-            Wish::Staging => "staging",
-            Wish::Only(path) => path.name(),
+            PathPreference::Auto => "auto",
+            PathPreference::Staging => "staging",
+            PathPreference::Only(path) => path.name(),
         }
     }
 }
 
 #[cfg(any(test, feature = "cuda"))]
-impl Wish {
+impl PathPreference {
     /// Returns the code by which other ranks learn of the wish.
     pub(super) fn code(self) -> u8 {
         Self::ALL.iter().position(|wish| *wish == self).unwrap_or_default() as u8
@@ -77,12 +81,12 @@ mod tests {
 
     #[test]
     fn every_wish_has_a_name_and_a_code() {
-        for wish in Wish::ALL {
-            assert_eq!(Wish::parse(&format!(" {}", wish.name())).unwrap(), wish);
-            assert_eq!(Wish::from_code(wish.code()), Some(wish));
+        for wish in PathPreference::ALL {
+            assert_eq!(PathPreference::parse(&format!(" {}", wish.name())).unwrap(), wish);
+            assert_eq!(PathPreference::from_code(wish.code()), Some(wish));
         }
-        assert_eq!(Wish::from_code(4), None);
-        let error = Wish::parse("rdma").unwrap_err().to_string();
+        assert_eq!(PathPreference::from_code(4), None);
+        let error = PathPreference::parse("rdma").unwrap_err().to_string();
         assert!(error.contains("HEXAGRAM_DEVICE_PATH=rdma") && error.contains("auto, staging"), "{error}");
     }
 }

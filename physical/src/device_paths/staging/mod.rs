@@ -25,7 +25,7 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime;
 use crate::transport::native::{AtOnce, Collectives};
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
-use staged::{Staged, Table, Turn};
+use staged::{PostingTurn, Staged, StagedOperations};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn mark(ticket: Ticket, with: u32) -> Ticket {
 }
 
 /// Owner of an operation, and its ticket there.
-enum Owner<'a> {
+enum OperationOwner<'a> {
     Transport(Ticket),
     Staged(Ticket),
     Path(&'a dyn DevicePath, Ticket),
@@ -59,7 +59,7 @@ pub(crate) struct Staging {
     attached: OnceCell<Attached>,
     /// The transport's, which every poll asks for.
     health: Arc<Health>,
-    table: RefCell<Table>,
+    table: RefCell<StagedOperations>,
     /// Staged operations that are not posted yet.
     copying: Cell<usize>,
     /// Set once a staged operation could not be posted, until an operation of this endpoint has failed for it.
@@ -104,12 +104,12 @@ impl Staging {
     }
 
     /// Returns whose an operation is.
-    fn owner(&self, ticket: Ticket) -> Owner<'_> {
+    fn owner(&self, ticket: Ticket) -> OperationOwner<'_> {
         let bare = Ticket { index: ticket.index & !(STAGED | ON_PATH), ..ticket };
         match self.path() {
-            _ if ticket.index & STAGED != 0 => Owner::Staged(bare),
-            Some(path) if ticket.index & ON_PATH != 0 => Owner::Path(path, bare),
-            _ => Owner::Transport(ticket),
+            _ if ticket.index & STAGED != 0 => OperationOwner::Staged(bare),
+            Some(path) if ticket.index & ON_PATH != 0 => OperationOwner::Path(path, bare),
+            _ => OperationOwner::Transport(ticket),
         }
     }
 
@@ -134,10 +134,10 @@ impl Staging {
 
     /// Returns true if an operation must wait for one of its lane that is still being copied.
     fn has_to_wait(&self, label: &Label, to: Option<usize>) -> bool {
-        self.copying.get() > 0 && self.table.borrow().comes_before(&Turn::of(label, to))
+        self.copying.get() > 0 && self.table.borrow().comes_before(&PostingTurn::of(label, to))
     }
 
-    fn note(&self, table: &Table) {
+    fn note(&self, table: &StagedOperations) {
         self.copying.set(table.waiting());
         self.failing.set(table.has_failed());
     }
@@ -205,9 +205,9 @@ impl Transport for Staging {
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
         let outcome = match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.poll(ticket, context),
-            Owner::Staged(ticket) => self.poll_staged(ticket, context),
-            Owner::Path(path, ticket) => path.poll(ticket, context),
+            OperationOwner::Transport(ticket) => self.transport.poll(ticket, context),
+            OperationOwner::Staged(ticket) => self.poll_staged(ticket, context),
+            OperationOwner::Path(path, ticket) => path.poll(ticket, context),
         };
         if outcome.is_pending() && self.failing.get() {
             return self.fail(ticket);
@@ -217,9 +217,9 @@ impl Transport for Staging {
 
     fn cancel(&self, ticket: Ticket) {
         match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.cancel(ticket),
-            Owner::Path(path, ticket) => path.cancel(ticket),
-            Owner::Staged(ticket) => {
+            OperationOwner::Transport(ticket) => self.transport.cancel(ticket),
+            OperationOwner::Path(path, ticket) => path.cancel(ticket),
+            OperationOwner::Staged(ticket) => {
                 let mut table = self.table.borrow_mut();
                 table.cancel(ticket, &*self.transport);
                 self.note(&table);
@@ -251,9 +251,9 @@ impl Transport for Staging {
 
     fn moved(&self, ticket: Ticket) -> u64 {
         match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.moved(ticket),
-            Owner::Path(path, ticket) => path.moved(ticket),
-            Owner::Staged(ticket) => {
+            OperationOwner::Transport(ticket) => self.transport.moved(ticket),
+            OperationOwner::Path(path, ticket) => path.moved(ticket),
+            OperationOwner::Staged(ticket) => {
                 self.table.borrow().posted(ticket).map_or(0, |posted| self.transport.moved(posted))
             }
         }
@@ -270,9 +270,9 @@ impl Transport for Staging {
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.missing(ticket),
-            Owner::Path(path, ticket) => path.missing(ticket),
-            Owner::Staged(ticket) => {
+            OperationOwner::Transport(ticket) => self.transport.missing(ticket),
+            OperationOwner::Path(path, ticket) => path.missing(ticket),
+            OperationOwner::Staged(ticket) => {
                 let posted = self.table.borrow().posted(ticket);
                 posted.map(|posted| self.transport.missing(posted)).unwrap_or_default()
             }
@@ -281,8 +281,8 @@ impl Transport for Staging {
 
     fn is_queued(&self, ticket: Ticket) -> bool {
         match self.owner(ticket) {
-            Owner::Path(path, ticket) => path.is_queued(ticket),
-            Owner::Transport(_) | Owner::Staged(_) => false,
+            OperationOwner::Path(path, ticket) => path.is_queued(ticket),
+            OperationOwner::Transport(_) | OperationOwner::Staged(_) => false,
         }
     }
 

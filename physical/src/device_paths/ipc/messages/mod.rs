@@ -17,7 +17,7 @@ use super::endpoint::{EndpointState, IpcEndpoint};
 use super::notice::Contribution;
 use crate::device::Queue;
 use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::Mail;
+use crate::device_paths::path::mail::PendingNumbers;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Got, Label, Land, Source, Ticket};
@@ -46,7 +46,7 @@ struct Sending {
 /// Point to which a receive has come.
 enum ReceiveStage {
     /// Its message was not announced.
-    Expecting(Mail),
+    Expecting(PendingNumbers),
     /// The sender of this message has been told.
     Replied { number: u64 },
     /// The message was taken.
@@ -80,8 +80,8 @@ pub(super) struct Messages {
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
     /// Mail that is to come, with the rank that sends it.
-    replies: Vec<(usize, Mail)>,
-    notices: Vec<(usize, Mail)>,
+    replies: Vec<(usize, PendingNumbers)>,
+    notices: Vec<(usize, PendingNumbers)>,
     ready: Vec<AnnouncedMessage>,
     /// Number of messages that were announced so far, by receiver.
     announced: Vec<u64>,
@@ -124,7 +124,8 @@ impl IpcEndpoint {
         let number = messages.announced[to];
         messages.announced[to] += 1;
         let mail = vec![self.tell(to, label, &[bytes as u64, number])?];
-        let reply = Mail::expect(&*self.transport, Source::Rank(to), mail::label(REPLIES, REPLY)?, REPLY)?;
+        let reply =
+            PendingNumbers::expect(&*self.transport, Source::Rank(to), mail::label(REPLIES, REPLY)?, REPLY)?;
         messages.replies.push((to, reply));
         messages.sending.push(Sending { ticket, label, to, number, view: Some(view), mail, bytes });
         Ok(())
@@ -141,7 +142,7 @@ impl IpcEndpoint {
     ) -> Result<()> {
         let queue = view.queue();
         self.reach.queue(&queue, &label)?;
-        let stage = ReceiveStage::Expecting(Mail::expect(&*self.transport, from, label, 2)?);
+        let stage = ReceiveStage::Expecting(PendingNumbers::expect(&*self.transport, from, label, 2)?);
         let got = Got { peer: self.reach.rank, bytes: 0 };
         let to = Some((view, land));
         state.messages.receiving.push(Receiving { ticket, label, queue, to, stage, mail: Vec::new(), got });
@@ -185,7 +186,7 @@ impl IpcEndpoint {
     }
 
     /// Replies to the announcement of a message, once that has come.
-    fn answer(&self, notices: &mut Vec<(usize, Mail)>, receiving: &mut Receiving) -> Result<bool> {
+    fn answer(&self, notices: &mut Vec<(usize, PendingNumbers)>, receiving: &mut Receiving) -> Result<bool> {
         let ReceiveStage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
         let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
         let Some((view, land)) = &receiving.to else { return Ok(false) };
@@ -198,7 +199,7 @@ impl IpcEndpoint {
         receiving.got = Got { peer: from, bytes: bytes as usize };
         receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
         let label = mail::label(NOTICES, NOTICE)?;
-        notices.push((from, Mail::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
+        notices.push((from, PendingNumbers::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
         receiving.stage = ReceiveStage::Replied { number };
         Ok(true)
     }
@@ -253,7 +254,7 @@ impl IpcEndpoint {
     fn read<const N: usize>(
         &self,
         state: &mut EndpointState,
-        list: impl Fn(&mut Messages) -> &mut Vec<(usize, Mail)>,
+        list: impl Fn(&mut Messages) -> &mut Vec<(usize, PendingNumbers)>,
     ) -> Vec<(usize, [u64; N])> {
         let mut come = Vec::new();
         let mut failed = Vec::new();

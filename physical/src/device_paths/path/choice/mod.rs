@@ -10,7 +10,7 @@
 //!
 //! `HEXAGRAM_DEVICE_PATH` takes the choice away; what cannot be is then an error.
 
-use super::Wish;
+use super::PathPreference;
 #[cfg(feature = "cuda")]
 use crate::device::Queue;
 use crate::error::{Error, Result};
@@ -31,27 +31,27 @@ type Uuid = [u8; 16];
 
 /// Facts about a rank, of which the others learn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
-    wish: Wish,
+pub(crate) struct RankFacts {
+    wish: PathPreference,
     /// Number that no other process has.
     pub(crate) process: Uuid,
     /// Number that no other endpoint of the process has.
     pub(crate) endpoint: u64,
-    place: Place,
+    place: RankMemory,
 }
 
 /// Place of a rank's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RankMemory {
     Host,
     /// A device that no path knows.
     Elsewhere,
-    Gpu(Gpu),
+    Gpu(GpuFacts),
 }
 
 /// A GPU, as far as the choice depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Gpu {
+pub(crate) struct GpuFacts {
     pub(crate) uuid: Uuid,
     /// Number of its place on a bus of its host, which slices of one GPU share.
     pub(crate) place: u64,
@@ -64,32 +64,32 @@ pub(crate) struct Gpu {
 /// Bytes of an encoded identity.
 pub(super) const BYTES: usize = 2 + 16 + 8 + 16 + 8 + 4 + 1 + 16 * MOST_GPUS;
 
-impl Identity {
+impl RankFacts {
     #[cfg(test)]
-    pub(super) fn new(wish: Wish, process: Uuid, place: Place) -> Self {
-        Identity { wish, process, endpoint: 0, place }
+    pub(super) fn new(wish: PathPreference, process: Uuid, place: RankMemory) -> Self {
+        RankFacts { wish, process, endpoint: 0, place }
     }
 
     /// Returns true if the rank's memory is the host's.
     pub(super) fn is_on_host(&self) -> bool {
-        self.place == Place::Host
+        self.place == RankMemory::Host
     }
 
     /// Returns the GPU of a rank that has one.
-    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+    pub(crate) fn gpu(&self) -> Option<&GpuFacts> {
         match &self.place {
-            Place::Gpu(gpu) => Some(gpu),
-            Place::Host | Place::Elsewhere => None,
+            RankMemory::Gpu(gpu) => Some(gpu),
+            RankMemory::Host | RankMemory::Elsewhere => None,
         }
     }
 
     /// Encodes the identity.
     pub(super) fn to_bytes(&self) -> [u8; BYTES] {
-        let nothing = Gpu::default();
+        let nothing = GpuFacts::default();
         let (place, gpu) = match &self.place {
-            Place::Host => (0, &nothing),
-            Place::Elsewhere => (1, &nothing),
-            Place::Gpu(gpu) => (2, gpu),
+            RankMemory::Host => (0, &nothing),
+            RankMemory::Elsewhere => (1, &nothing),
+            RankMemory::Gpu(gpu) => (2, gpu),
         };
         let reached = &gpu.reaches[..gpu.reaches.len().min(MOST_GPUS)];
         let own = self.process.into_iter().chain(self.endpoint.to_le_bytes());
@@ -113,37 +113,37 @@ impl Identity {
         let (&[count], rest) = rest.split_first_chunk()?;
         let reaches = rest.as_chunks().0.get(..count.into())?.to_vec();
         let nccl = u32::from_le_bytes(*nccl);
-        let gpu = Gpu { uuid: *uuid, place: u64::from_le_bytes(*on_bus), reaches, nccl };
+        let gpu = GpuFacts { uuid: *uuid, place: u64::from_le_bytes(*on_bus), reaches, nccl };
         let place = match place {
-            0 => Place::Host,
-            1 => Place::Elsewhere,
-            2 => Place::Gpu(gpu),
+            0 => RankMemory::Host,
+            1 => RankMemory::Elsewhere,
+            2 => RankMemory::Gpu(gpu),
             _ => return None,
         };
         let endpoint = u64::from_le_bytes(*endpoint);
-        Some(Identity { wish: Wish::from_code(wish)?, process: *process, endpoint, place })
+        Some(RankFacts { wish: PathPreference::from_code(wish)?, process: *process, endpoint, place })
     }
 }
 
 #[cfg(feature = "cuda")]
-impl Identity {
+impl RankFacts {
     /// Returns the identity of this rank.
     ///
     /// # Errors
     /// [`Error::System`] if the system or the driver refuses.
-    pub(super) fn of(queue: &Queue, wish: Wish) -> Result<Self> {
+    pub(super) fn of(queue: &Queue, wish: PathPreference) -> Result<Self> {
         // NCCL is loaded where it may be chosen.
-        let may_use_nccl = [Wish::Auto, Wish::Only(TransportKind::Nccl)].contains(&wish);
+        let may_use_nccl = [PathPreference::Auto, PathPreference::Only(TransportKind::Nccl)].contains(&wish);
         let found = || crate::device_paths::nccl::version().map_or(0, |version| version.number());
         let nccl = || if may_use_nccl { found() } else { 0 };
         let place = match crate::device::cuda::identify(queue)? {
             Some((uuid, on_bus, reaches)) => {
-                Place::Gpu(Gpu { uuid, place: number(on_bus)?, reaches, nccl: nccl() })
+                RankMemory::Gpu(GpuFacts { uuid, place: number(on_bus)?, reaches, nccl: nccl() })
             }
-            None if queue.is_host() => Place::Host,
-            None => Place::Elsewhere,
+            None if queue.is_host() => RankMemory::Host,
+            None => RankMemory::Elsewhere,
         };
-        Ok(Identity { wish, process: process()?, endpoint: crate::device_paths::ipc::number(), place })
+        Ok(RankFacts { wish, process: process()?, endpoint: crate::device_paths::ipc::number(), place })
     }
 }
 
@@ -169,17 +169,17 @@ fn process() -> Result<Uuid> {
 
 /// Paths that this build and the transport allow, which is the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Means {
+pub(super) struct AvailablePaths {
     /// True if ranks share memory of the host.
     pub(super) ipc: bool,
     pub(super) nccl: bool,
 }
 
 #[cfg(feature = "cuda")]
-impl Means {
+impl AvailablePaths {
     /// Returns those of a transport.
     pub(super) fn of(transport: &dyn Transport) -> Self {
-        Means { ipc: transport.shares_memory(), nccl: true }
+        AvailablePaths { ipc: transport.shares_memory(), nccl: true }
     }
 }
 
@@ -187,13 +187,13 @@ impl Means {
 ///
 /// # Errors
 /// [`Error::Setup`] if they wish what cannot be, or different things.
-pub(super) fn choose(all: &[Identity], means: Means) -> Result<Option<TransportKind>> {
+pub(super) fn choose(all: &[RankFacts], means: AvailablePaths) -> Result<Option<TransportKind>> {
     let wish = all.first().map(|first| first.wish).unwrap_or_default();
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, identity)| identity.wish != wish) {
         let what = format!("rank 0 has {}, rank {rank} {}", wish.setting(), other.wish.setting());
         return Err(Error::setup(what, "set it alike on all ranks"));
     }
-    if all.iter().all(Identity::is_on_host) {
+    if all.iter().all(RankFacts::is_on_host) {
         return Ok(None);
     }
     let ipc = ipc_obstacle(all, means);
@@ -201,11 +201,11 @@ pub(super) fn choose(all: &[Identity], means: Means) -> Result<Option<TransportK
     let is_one_gpu =
         all.windows(2).all(|pair| pair[0].gpu().map(|gpu| gpu.uuid) == pair[1].gpu().map(|gpu| gpu.uuid));
     match wish {
-        Wish::Staging => Ok(None),
-        Wish::Auto if ipc.is_none() && is_one_gpu && all.len() > 1 => Ok(Some(TransportKind::Ipc)),
-        Wish::Auto if nccl.is_none() => Ok(Some(TransportKind::Nccl)),
-        Wish::Auto => Ok(ipc.is_none().then_some(TransportKind::Ipc)),
-        Wish::Only(path) => match if path == TransportKind::Ipc { ipc } else { nccl } {
+        PathPreference::Staging => Ok(None),
+        PathPreference::Auto if ipc.is_none() && is_one_gpu && all.len() > 1 => Ok(Some(TransportKind::Ipc)),
+        PathPreference::Auto if nccl.is_none() => Ok(Some(TransportKind::Nccl)),
+        PathPreference::Auto => Ok(ipc.is_none().then_some(TransportKind::Ipc)),
+        PathPreference::Only(path) => match if path == TransportKind::Ipc { ipc } else { nccl } {
             Some(why) => {
                 let what = format!("{} is impossible: {why}", wish.setting());
                 Err(Error::setup(what, "set it to auto, or unset it"))
@@ -216,7 +216,7 @@ pub(super) fn choose(all: &[Identity], means: Means) -> Result<Option<TransportK
 }
 
 /// Returns why these ranks cannot read each other's memory, if so.
-fn ipc_obstacle(all: &[Identity], means: Means) -> Option<String> {
+fn ipc_obstacle(all: &[RankFacts], means: AvailablePaths) -> Option<String> {
     if !means.ipc {
         return Some("ranks share no memory over this transport".to_owned());
     }
@@ -224,9 +224,9 @@ fn ipc_obstacle(all: &[Identity], means: Means) -> Option<String> {
         return Some(format!("there are more than {MOST_RANKS} ranks"));
     }
     without_gpu(all).or_else(|| {
-        let gpus = || all.iter().filter_map(Identity::gpu).enumerate();
+        let gpus = || all.iter().filter_map(RankFacts::gpu).enumerate();
         gpus().find_map(|(rank, gpu)| {
-            let reaches = |other: &Gpu| other.uuid == gpu.uuid || gpu.reaches.contains(&other.uuid);
+            let reaches = |other: &GpuFacts| other.uuid == gpu.uuid || gpu.reaches.contains(&other.uuid);
             let (far, _) = gpus().find(|(_, other)| !reaches(other))?;
             Some(format!("the GPU of rank {rank} does not reach the memory of rank {far}'s"))
         })
@@ -234,12 +234,12 @@ fn ipc_obstacle(all: &[Identity], means: Means) -> Option<String> {
 }
 
 /// Returns why NCCL cannot connect these ranks, if so.
-fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
+fn nccl_obstacle(all: &[RankFacts], means: AvailablePaths) -> Option<String> {
     if !means.nccl {
         return Some("this build has no NCCL".to_owned());
     }
     without_gpu(all).or_else(|| {
-        let gpus: Vec<&Gpu> = all.iter().filter_map(Identity::gpu).collect();
+        let gpus: Vec<&GpuFacts> = all.iter().filter_map(RankFacts::gpu).collect();
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl == 0) {
             return Some(format!(
                 "rank {rank} finds no NCCL that can be used: `hexagram check` on its host says why"
@@ -249,7 +249,7 @@ fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
             let version = |rank: usize| spell_nccl(gpus[rank].nccl);
             return Some(format!("rank 0 has NCCL {}, rank {rank} {}", version(0), version(rank)));
         }
-        let is_one = |a: &Gpu, b: &Gpu| a.uuid == b.uuid || a.place == b.place;
+        let is_one = |a: &GpuFacts, b: &GpuFacts| a.uuid == b.uuid || a.place == b.place;
         let shared = |rank: usize| gpus[..rank].iter().position(|gpu| is_one(gpu, gpus[rank]));
         let (first, second) = (0..gpus.len()).find_map(|rank| Some((shared(rank)?, rank)))?;
         let slices = if gpus[first].uuid == gpus[second].uuid { "" } else { "slices of " };
@@ -263,7 +263,7 @@ fn spell_nccl(number: u32) -> String {
 }
 
 /// Returns the clause about a rank without a GPU, if there is one.
-fn without_gpu(all: &[Identity]) -> Option<String> {
+fn without_gpu(all: &[RankFacts]) -> Option<String> {
     let rank = all.iter().position(|identity| identity.gpu().is_none())?;
     Some(format!("rank {rank} has its memory elsewhere than on a GPU"))
 }
