@@ -115,9 +115,9 @@ pub(crate) mod tests {
     }
 
     /// xorshift64: the same numbers in every run.
-    struct Numbers(u64);
+    struct Xorshift(u64);
 
-    impl Numbers {
+    impl Xorshift {
         fn below(&mut self, bound: usize) -> usize {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -147,7 +147,7 @@ pub(crate) mod tests {
     #[test]
     fn no_change_to_the_corpus_breaks_a_decoder() {
         let Some(fuzz) = fuzz() else { return };
-        let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+        let mut numbers = Xorshift(0x9e37_79b9_7f4a_7c15);
         for (name, decode) in TARGETS {
             for input in corpus(&fuzz, name) {
                 let mut child = input.clone();

@@ -44,14 +44,14 @@ pub(super) fn rings_when_all_is_done(trial: Trial) -> bool {
 }
 
 /// Memory of another library with its own stream, and the same memory as a buffer of a queue.
-struct Shared {
+struct ForeignMemory {
     theirs: Arc<Buffer>,
     stream: ForeignStream,
     queue: Queue,
     ours: Buffer,
 }
 
-impl Shared {
+impl ForeignMemory {
     fn new(gpu: &Cuda, number: f32) -> Self {
         let theirs = Arc::new(filled(gpu, number));
         // SAFETY: the stream lives as long as its queue, which the keeper is.
@@ -61,19 +61,19 @@ impl Shared {
         let keeper = Arc::clone(&theirs) as Arc<_>;
         // SAFETY: the keeper owns these elements, and each side waits for the other's work.
         let ours = unsafe { Buffer::over_foreign(&queue, theirs.address(), DType::F32, LEN, keeper) };
-        Shared { theirs, stream, queue, ours: ours.unwrap() }
+        ForeignMemory { theirs, stream, queue, ours: ours.unwrap() }
     }
 }
 
 pub(super) fn reads_what_another_library_writes(trial: Trial) -> bool {
-    let shared = Shared::new(&gpu(), 1.0);
+    let shared = ForeignMemory::new(&gpu(), 1.0);
     scale(&shared.theirs, trial.by);
     shared.stream.let_wait(&shared.queue).unwrap();
     is(&shared.ours, trial.by)
 }
 
 pub(super) fn writes_what_another_library_reads(trial: Trial) -> bool {
-    let shared = Shared::new(&gpu(), 1.0);
+    let shared = ForeignMemory::new(&gpu(), 1.0);
     scale(&shared.ours, trial.by);
     shared.stream.wait_for(&shared.queue).unwrap();
     is(&shared.theirs, trial.by)

@@ -2,7 +2,7 @@
 //! both ranks' streams, so these programs have many rounds.
 
 use super::Trial;
-use super::rank::{Hold, Rank, copy, filled, is, on_two, scale};
+use super::rank::{HeldBackRank, TrialRank, copy, filled, is, on_two, scale};
 use crate::transport::TransportKind;
 
 /// Runs many rounds, all of which must be right. It skips none, since the other rank takes part in each.
@@ -11,7 +11,7 @@ fn rounds(body: impl Fn(f32) -> bool) -> bool {
     all.iter().all(|is_right| *is_right)
 }
 
-fn ranks(body: impl Fn(&Rank) -> bool + Sync) -> bool {
+fn ranks(body: impl Fn(&TrialRank) -> bool + Sync) -> bool {
     on_two(TransportKind::Ipc, body)
 }
 
@@ -60,7 +60,7 @@ pub(super) fn writes_what_others_have_read(trial: Trial) -> bool {
 
 /// No thread waits for the sender's work.
 pub(super) fn takes_a_message(trial: Trial) -> bool {
-    let hold = Hold::new(trial);
+    let hold = HeldBackRank::new(trial);
     ranks(|rank| {
         let x = filled(&rank.gpu, 1.0);
         if rank.number == 1 {

@@ -39,10 +39,10 @@ struct Trial {
 }
 
 /// Program that returns false if a result is wrong.
-type Program = fn(Trial) -> bool;
+type TrialProgram = fn(Trial) -> bool;
 
 /// Returns the program that goes wrong without the waits of a place.
-fn program(place: WaitPlace) -> Program {
+fn program(place: WaitPlace) -> TrialProgram {
     match place {
         WaitPlace::BeforeWrite => device::writes_what_is_read,
         WaitPlace::BeforeRead => device::reads_what_is_written,

@@ -1,17 +1,17 @@
 //! Ranks whose GPUs NCCL connects: between its stream and the queues of what it reads and writes.
 
 use super::Trial;
-use super::rank::{LEN, Rank, copy, filled, is, on_two, scale};
+use super::rank::{LEN, TrialRank, copy, filled, is, on_two, scale};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::TransportKind;
 
-fn ranks(body: impl Fn(&Rank) -> bool + Sync) -> bool {
+fn ranks(body: impl Fn(&TrialRank) -> bool + Sync) -> bool {
     on_two(TransportKind::Nccl, body)
 }
 
 /// Returns a buffer for half of a sum, whose queue has nothing to do.
-fn half(rank: &Rank) -> Buffer {
+fn half(rank: &TrialRank) -> Buffer {
     let half = Buffer::zeroed_on(&rank.queue(), DType::F32, LEN / 2).unwrap();
     half.queue().check().unwrap();
     half

@@ -44,15 +44,15 @@ pub(super) fn is(buffer: &Buffer, number: f32) -> bool {
 }
 
 /// A rank that waits for its work only once the other one is through with its own, or not for as long as it holds.
-pub(super) struct Hold {
+pub(super) struct HeldBackRank {
     is_over: Mutex<bool>,
     changed: Condvar,
     at_most: Duration,
 }
 
-impl Hold {
+impl HeldBackRank {
     pub(super) fn new(trial: Trial) -> Self {
-        Hold { is_over: Mutex::new(false), changed: Condvar::new(), at_most: trial.hold }
+        HeldBackRank { is_over: Mutex::new(false), changed: Condvar::new(), at_most: trial.hold }
     }
 
     pub(super) fn end(&self) {
@@ -67,7 +67,7 @@ impl Hold {
 }
 
 /// One of two ranks.
-pub(super) struct Rank {
+pub(super) struct TrialRank {
     pub(super) number: usize,
     pub(super) gpu: Cuda,
     /// Endpoints on the path.
@@ -78,7 +78,7 @@ pub(super) struct Rank {
 
 /// Runs `body` on two ranks whose GPUs reach each other on a path: one GPU by `ipc`, and two by NCCL. Returns true if both
 /// do.
-pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -> bool {
+pub(super) fn on_two(path: TransportKind, body: impl Fn(&TrialRank) -> bool + Sync) -> bool {
     let all = spawn(TransportKind::Thread, 2, |world| {
         let number = world.rank();
         let gpu = Cuda::new(if path == TransportKind::Nccl { number } else { 0 }).unwrap();
@@ -89,7 +89,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -
             end
         };
         let ends = vec![open(0), open(1)];
-        let rank = Rank { number, gpu, ends, poison: Poison::default(), sequence: Cell::new(0) };
+        let rank = TrialRank { number, gpu, ends, poison: Poison::default(), sequence: Cell::new(0) };
         let is_right = body(&rank);
         if !is_right {
             end_wrong();
@@ -101,7 +101,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -
     all == [true, true]
 }
 
-impl Rank {
+impl TrialRank {
     /// Returns a buffer of equal numbers that the other rank's GPU reads in place, on a new queue.
     pub(super) fn registered(&self, number: f32) -> Buffer {
         let queue = self.gpu.queue().unwrap();
