@@ -9,7 +9,7 @@
 //! operation of that number ends the collective on both sides.
 
 use super::endpoint::{MpiEndpoint, MpiState};
-use super::link::Comm;
+use super::link::MpiComm;
 use super::run::CollectiveRun;
 use crate::error::Result;
 use crate::memory::dtype::DType;
@@ -52,7 +52,7 @@ pub(super) fn contradict(mine: &Label, theirs: &Label) -> bool {
 /// MPI's collectives on one channel.
 pub(super) struct MpiCollectives {
     /// Communicators by lane; operations of further lanes are carried by messages.
-    lanes: Vec<Comm>,
+    lanes: Vec<MpiComm>,
     check: Check,
     agreed: HashMap<usize, HashSet<Fingerprint>>,
     running: Vec<PendingCollective>,
@@ -87,7 +87,7 @@ enum CollectivePhase {
 
 impl MpiCollectives {
     /// Creates the collectives of a channel.
-    pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
+    pub(super) fn new(ranks: usize, lanes: Vec<MpiComm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
         let agreed = HashMap::new();
         let present = HashMap::new();

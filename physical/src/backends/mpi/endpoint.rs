@@ -6,7 +6,7 @@ use super::eager::{
     EAGER_BYTES, EAGER_RECEIVES, EAGER_TAG, EagerPayload, EagerSend, INLINE, parse, post_eager_receive,
     progress_sends,
 };
-use super::link::{Comm, Remote, RequestSet};
+use super::link::{MpiComm, Remote, RequestSet};
 use super::payload::PayloadTransfer;
 use crate::backends::stream::frame::Header;
 use crate::control::health::Health;
@@ -37,7 +37,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Operations of one endpoint.
 pub(super) struct MpiState {
-    pub(super) comm: Comm,
+    pub(super) comm: MpiComm,
     /// Ranks in the world, by their rank in the communicator.
     ranks: Box<[usize]>,
     pub(super) tickets: Tickets,
@@ -70,8 +70,8 @@ pub(super) struct MpiEndpoint {
 }
 
 /// Parts from which an endpoint is built.
-pub(super) struct Parts {
-    pub(super) comm: Comm,
+pub(super) struct EndpointParts {
+    pub(super) comm: MpiComm,
     /// Ranks of the communicator, in ascending order.
     pub(super) ranks: Box<[usize]>,
     pub(super) rank: usize,
@@ -86,8 +86,9 @@ pub(super) struct Parts {
 
 impl MpiEndpoint {
     /// Creates the endpoint and posts its receives of eager messages.
-    pub(super) fn new(parts: Parts) -> Result<Self> {
-        let Parts { comm, ranks, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
+    pub(super) fn new(parts: EndpointParts) -> Result<Self> {
+        let EndpointParts { comm, ranks, rank, size, largest_tag, crowded, collectives, health, tally } =
+            parts;
         let bell = Arc::new(Doorbell::new()?);
         let ringer: Arc<dyn Bell> = bell.clone();
         health.wake(Arc::downgrade(&ringer));
