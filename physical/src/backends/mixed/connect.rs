@@ -11,7 +11,7 @@
 use super::endpoint::{MixedEndpoint, MixedParking};
 use super::link::MixedLink;
 use crate::backends::shm::{HostSegments, ParkMode, ShmFabric, ShmLink, ShmPrepared};
-use crate::backends::stream::endpoint::Identity;
+use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::backends::tcp::{TcpBackend, TcpFabric, TcpParking, TcpPrepared};
 use crate::bootstrap::handshake::message::{Incoming, Outgoing};
 use crate::control::health::Health;
@@ -130,7 +130,7 @@ impl Fabric for MixedFabric {
         let links =
             links.map(|(memory, sockets)| memory.map_or(MixedLink::Sockets(sockets), MixedLink::Memory));
         let identity =
-            Identity::new(&self.member, ranks, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
+            EndpointIdentity::new(&self.member, ranks, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
         Ok(Rc::new(MixedEndpoint::new(identity, links.collect(), parking)))
     }
 

@@ -21,7 +21,7 @@ use super::segment::descriptors::{FILES, ShmConnection, receive_whole, send};
 use super::segment::region::Regions;
 use super::segment::registration::RegistrationSockets;
 use super::segment::{Proof, Segment};
-use crate::backends::stream::endpoint::{Identity, StreamEndpoint};
+use crate::backends::stream::endpoint::{EndpointIdentity, StreamEndpoint};
 use crate::bootstrap::sockets::data_listener::DataListener;
 use crate::bootstrap::sockets::local;
 use crate::bootstrap::sockets::opening::{Call, Opening, STEP_TIMEOUT};
@@ -362,7 +362,7 @@ impl ShmFabric {
             ));
         }
         let bell = Arc::clone(&own) as Arc<dyn Bell>;
-        let identity = Identity::new(&self.member, ranks, TransportKind::Shm, bell);
+        let identity = EndpointIdentity::new(&self.member, ranks, TransportKind::Shm, bell);
         // No pair of these ranks is missing. This rank's own segment stands for ranks that are not among them.
         let mut segments = vec![Arc::clone(&own); self.member.size()];
         for (rank, segment) in &gathered.shared {

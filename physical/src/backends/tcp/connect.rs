@@ -8,7 +8,7 @@ use super::endpoint::{TcpEndpoint, TcpParking};
 use super::link::TcpLink;
 use crate::backends::socket;
 use crate::backends::socket::{Socket, Tls};
-use crate::backends::stream::endpoint::Identity;
+use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::bootstrap::Accept;
 use crate::bootstrap::handshake::message::{Incoming, Outgoing};
 use crate::bootstrap::sockets::data_listener::DataListener;
@@ -215,7 +215,7 @@ impl TcpFabric {
         let bell = Arc::new(Doorbell::new()?);
         let links = self.links(channel, |peer| ranks.contains(&peer))?;
         let parking = TcpParking::new(&links, Arc::clone(&bell))?;
-        let identity = Identity::new(&self.member, ranks, kind, bell as Arc<dyn Bell>);
+        let identity = EndpointIdentity::new(&self.member, ranks, kind, bell as Arc<dyn Bell>);
         Ok(TcpEndpoint::new(identity, links, parking))
     }
 }

@@ -1,6 +1,6 @@
 //! Endpoint of one rank among threads: takes messages from its mailbox, matches them with receives and lands them.
 
-use super::link::{Mailbox, ThreadMessage};
+use super::link::{ThreadMailbox, ThreadMessage};
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
@@ -34,7 +34,7 @@ struct ThreadState {
 /// Endpoint of one rank of a world of threads.
 pub(super) struct ThreadEndpoint {
     pub(super) rank: usize,
-    pub(super) mailboxes: Vec<Arc<Mailbox>>,
+    pub(super) mailboxes: Vec<Arc<ThreadMailbox>>,
     pub(super) health: Arc<Health>,
     tally: Arc<Tally>,
     /// True if ranks outnumber cores: see [`Transport::crowded`].
@@ -46,7 +46,7 @@ impl ThreadEndpoint {
     /// Creates the endpoint of `rank`, and has failures of other ranks ring its bell.
     pub(super) fn new(
         rank: usize,
-        mailboxes: Vec<Arc<Mailbox>>,
+        mailboxes: Vec<Arc<ThreadMailbox>>,
         health: Arc<Health>,
         tally: Arc<Tally>,
     ) -> Self {

@@ -191,7 +191,7 @@ fn unusable_files_are_named() {
 }
 
 /// Creates two ends of a connection, neither of which blocks.
-fn pair() -> (Session, Session) {
+fn pair() -> (TlsSession, TlsSession) {
     let authority = Authority::new();
     let tls = Tls::load(&authority.sign("hexagram")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -210,7 +210,7 @@ fn pair() -> (Session, Session) {
 }
 
 /// Reads the available bytes.
-fn read_some(end: &mut Session, into: &mut Vec<u8>) {
+fn read_some(end: &mut TlsSession, into: &mut Vec<u8>) {
     let mut piece = [0; 5000];
     match end.read(&mut piece) {
         Ok(bytes) => into.extend_from_slice(&piece[..bytes]),
