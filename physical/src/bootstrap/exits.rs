@@ -1,7 +1,7 @@
 //! Tests with processes that end at every moment of their start-up. The other ranks must name them long before the
 //! deadline: from the first moment on if a launcher watches them, otherwise once they have proved the secret to rank 0.
 
-use super::handshake::message::Incoming;
+use super::handshake::message::MessageReader;
 use super::handshake::secret::Secret;
 use super::handshake::{GREETING, MAGIC, authenticate};
 use super::meeting::join_messages::{Hello, MemberMessage};
@@ -118,12 +118,12 @@ fn join_until(moment: &str, placement: &Placement) {
     };
     authenticate(&mut stream, &secret, &hello).unwrap();
     end_at("proved");
-    Incoming::receive(&mut stream).unwrap();
+    MessageReader::receive(&mut stream).unwrap();
     registered::set_registered(placement, true);
     end_at("registered");
     MemberMessage::Join(Box::new(request)).write().send(&mut stream).unwrap();
     end_at("requested");
-    Incoming::receive(&mut stream).unwrap();
+    MessageReader::receive(&mut stream).unwrap();
     end_at("joined");
 }
 

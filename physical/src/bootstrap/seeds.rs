@@ -1,11 +1,11 @@
 //! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
 
 use super::handshake::PROOF;
-use super::handshake::message::{LENGTH, Outgoing};
+use super::handshake::message::{LENGTH, MessageWriter};
 use super::handshake::tests::fixed_greeting;
 use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::meeting::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
-use super::sockets::opening::Call;
+use super::sockets::opening::DialRequest;
 use crate::control::seeds as control_seeds;
 use crate::error::Peer;
 use crate::testing::fuzzing::tests::Seed;
@@ -37,13 +37,13 @@ fn request() -> JoinRequest {
 }
 
 /// Returns the fields of a message, as decoders get them.
-fn fields(message: &Outgoing) -> Vec<u8> {
+fn fields(message: &MessageWriter) -> Vec<u8> {
     message.whole().split_off(LENGTH)
 }
 
 /// Returns a table of `infos` below the number of ranks for which its reader looks.
 fn table(size: u8, infos: &[PeerInfo]) -> Vec<u8> {
-    [vec![size], fields(&PeerTable::write(infos, &JOB, Outgoing::default()))].concat()
+    [vec![size], fields(&PeerTable::write(infos, &JOB, MessageWriter::default()))].concat()
 }
 
 /// Returns the seeds of the decoders of start-up.
@@ -71,7 +71,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("peer_table", "registered", fields(&LeaderMessage::registered(&peer))),
         ("peer_table", "refused", fields(&LeaderMessage::refused("it has another size", "give it 2"))),
         ("peer_table", "failed", fields(&LeaderMessage::failed(&peer, "died"))),
-        ("call", "channel_7", Call { channel: 7, socket: 0, rank: 1 }.to_bytes()[LENGTH..].to_vec()),
+        ("call", "channel_7", DialRequest { channel: 7, socket: 0, rank: 1 }.to_bytes()[LENGTH..].to_vec()),
     ];
     seeds.extend(control_seeds());
     seeds

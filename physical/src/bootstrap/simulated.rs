@@ -1,7 +1,7 @@
 //! Start-up and heartbeats in virtual time, by the production code: minutes take milliseconds here, and every run is
 //! the same.
 
-use super::hosts::Hosts;
+use super::hosts::WorldHosts;
 use super::meeting::join::ControlStreams;
 use super::sockets::stream::Stream;
 use super::variables::{Launcher, Placement};
@@ -73,7 +73,7 @@ fn silence() -> (Duration, String) {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
         let health = Arc::new(Health::new(0, (0..2).map(peer).collect()));
-        let hosts = Arc::new(Hosts::new(0, &[]));
+        let hosts = Arc::new(WorldHosts::new(0, &[]));
         let streams = ControlStreams::Leader(vec![None, Some(Stream::Local(ours))]);
         let control = Control::start(0, streams, &health, &hosts, None).unwrap();
         while health.verdict().is_none() {

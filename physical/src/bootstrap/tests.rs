@@ -1,6 +1,6 @@
 //! Tests of the rendezvous: complete worlds, missing or rejected ranks, and foreign connections.
 
-use super::handshake::message::{Incoming, Outgoing};
+use super::handshake::message::{MessageReader, MessageWriter};
 use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
 use super::variables::{Launcher, Placement};
@@ -202,8 +202,8 @@ fn another_build_is_refused_with_both_versions() {
         stream.set_timeout(patience).unwrap();
         let build = authenticate_as(another_build(), &mut stream, b"key", &[]).unwrap();
         // A request that this build cannot decode.
-        Outgoing::default().text("from the future").send(&mut stream).unwrap();
-        let mut answer = Incoming::receive(&mut stream).unwrap();
+        MessageWriter::default().text("from the future").send(&mut stream).unwrap();
+        let mut answer = MessageReader::receive(&mut stream).unwrap();
         answer.number().unwrap();
         (build, answer.text().unwrap())
     });

@@ -29,7 +29,7 @@ pub(crate) use messages::tests::seeds;
 #[cfg(feature = "sim")]
 pub(crate) use messages::is_heartbeat;
 
-use crate::bootstrap::hosts::{Hosts, Locality};
+use crate::bootstrap::hosts::{Locality, WorldHosts};
 use crate::bootstrap::meeting::join::ControlStreams;
 use crate::bootstrap::parent::Parent;
 use crate::error::Result;
@@ -107,7 +107,7 @@ impl Control {
         rank: usize,
         streams: ControlStreams,
         health: &Arc<Health>,
-        hosts: &Arc<Hosts>,
+        hosts: &Arc<WorldHosts>,
         parent: Option<Parent>,
     ) -> Result<Self> {
         let streams = match streams {
@@ -188,7 +188,7 @@ mod tests {
         let queue = Arc::new(CommandQueue { commands: sender, bell: Doorbell::new().unwrap() });
         let streams = vec![None, None, Some(stream(ours))];
         let mut monitor =
-            Monitor::new(0, streams, Arc::clone(&health), Arc::new(Hosts::new(0, &[])), commands, queue);
+            Monitor::new(0, streams, Arc::clone(&health), Arc::new(WorldHosts::new(0, &[])), commands, queue);
         assert!(health.condemn(0, "gave up"));
         monitor.handle(1, ControlMessage::Left(1));
         let (messages, end) = member.receive(3);

@@ -5,7 +5,7 @@ use super::health::Health;
 use super::messages::ControlMessage;
 use super::stream::ControlStream;
 use super::{Command, CommandQueue};
-use crate::bootstrap::hosts::Hosts;
+use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::is_cut_off;
 use crate::bootstrap::parent::Parent;
 use crate::runtime::{self, Instant, PollFd, PollFlags};
@@ -26,7 +26,7 @@ pub(super) struct Monitor {
     /// Health of the world, which other threads read.
     health: Arc<Health>,
     /// Hosts of the world, which messages of rank 0 complete.
-    hosts: Arc<Hosts>,
+    hosts: Arc<WorldHosts>,
     /// Commands of other threads.
     commands: mpsc::Receiver<Command>,
     /// Sender of those commands, with the bell that signals them.
@@ -47,7 +47,7 @@ impl Monitor {
         rank: usize,
         streams: Vec<Option<ControlStream>>,
         health: Arc<Health>,
-        hosts: Arc<Hosts>,
+        hosts: Arc<WorldHosts>,
         commands: mpsc::Receiver<Command>,
         queue: Arc<CommandQueue>,
     ) -> Self {

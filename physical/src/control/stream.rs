@@ -3,7 +3,7 @@
 
 use super::health::Vigilance;
 use super::messages::{CAP, ControlMessage};
-use crate::bootstrap::handshake::message::Incoming;
+use crate::bootstrap::handshake::message::MessageReader;
 use crate::bootstrap::sockets::stream::Stream;
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
@@ -94,7 +94,7 @@ impl ControlStream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
-            while let Some(message) = Incoming::split(&mut self.partial, CAP)? {
+            while let Some(message) = MessageReader::split(&mut self.partial, CAP)? {
                 messages.push(ControlMessage::read(message, size)?);
             }
         }

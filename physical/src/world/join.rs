@@ -5,10 +5,10 @@ use super::{JoinOptions, World};
 use crate::backends::backend;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::secret::Secret;
-use crate::bootstrap::hosts::Hosts;
+use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::meeting::join::{ControlStreams, Joiner, LeaderConnection};
 use crate::bootstrap::meeting::lead::lead;
-use crate::bootstrap::meeting::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
+use crate::bootstrap::meeting::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
 use crate::bootstrap::meeting::{join, registered};
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::stores::launcher_store::LauncherStore;
@@ -229,7 +229,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let limit = options.deadline;
     // Looked up before the rendezvous, during which it may end and leave this rank to another parent.
     let parent = Parent::find(placement.launcher);
-    let reach = Reach {
+    let reach = TransportLimits {
         must_share_memory: backend.sharing() == Sharing::Required,
         loopback_only: &|announcement| backend.loopback_only(announcement),
     };
@@ -237,7 +237,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     registered::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
     let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
-    let hosts = Arc::new(Hosts::new(rank, &peers.infos));
+    let hosts = Arc::new(WorldHosts::new(rank, &peers.infos));
     let control = Control::start(rank, streams, &health, &hosts, parent)?;
     let announcements = peers.infos.iter().map(|info| Arc::clone(&info.announcement)).collect();
     let member = Arc::new(Membership {
@@ -271,7 +271,7 @@ fn place_on_host(rank: usize, hosts: &[usize]) -> (usize, usize) {
 fn find_hosts(
     fabric: &dyn Fabric,
     sharing: Sharing,
-    hosts: &Hosts,
+    hosts: &WorldHosts,
     health: &Health,
     control: &Control,
     limit: Duration,
@@ -351,7 +351,7 @@ impl Side {
     fn meet(
         self,
         mine: JoinRequest,
-        reach: Reach<'_>,
+        reach: TransportLimits<'_>,
         limit: Duration,
     ) -> Result<(PeerTable, ControlStreams)> {
         match self {

@@ -13,7 +13,7 @@ use super::link::MixedLink;
 use crate::backends::shm::{HostSegments, ParkMode, ShmFabric, ShmLink, ShmPrepared};
 use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::backends::tcp::{TcpBackend, TcpFabric, TcpParking, TcpPrepared};
-use crate::bootstrap::handshake::message::{Incoming, Outgoing};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter};
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::transport::{
@@ -44,7 +44,7 @@ impl Backend for MixedBackend {
 
 /// Splits an announcement into that of shared memory and that of TCP.
 fn parts(mut announcement: &[u8]) -> io::Result<[Arc<[u8]>; 2]> {
-    let mut message = Incoming::receive(&mut announcement)?;
+    let mut message = MessageReader::receive(&mut announcement)?;
     let shm = message.blob(ANNOUNCEMENT_BYTES)?.into();
     let tcp = message.blob(ANNOUNCEMENT_BYTES)?.into();
     Ok([shm, tcp])
@@ -58,7 +58,7 @@ struct MixedPrepared {
 
 impl Prepared for MixedPrepared {
     fn announcement(&self) -> Vec<u8> {
-        Outgoing::default().blob(&self.shm.announcement()).blob(&self.tcp.announcement()).whole()
+        MessageWriter::default().blob(&self.shm.announcement()).blob(&self.tcp.announcement()).whole()
     }
 
     fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {

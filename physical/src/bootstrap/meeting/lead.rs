@@ -5,12 +5,12 @@
 
 use super::join::{ControlStreams, peer_failed};
 use super::join_messages::LeaderMessage;
-use super::peer_info::{JoinRequest, PeerTable, Reach};
-use super::registry::Registry;
+use super::peer_info::{JoinRequest, PeerTable, TransportLimits};
+use super::registry::JoinedRanks;
 use crate::bootstrap::handshake::acceptor::Acceptor;
-use crate::bootstrap::handshake::message::Outgoing;
+use crate::bootstrap::handshake::message::MessageWriter;
 use crate::bootstrap::handshake::secret::Secret;
-use crate::bootstrap::handshake::{Key, random};
+use crate::bootstrap::handshake::{JobKey, random};
 use crate::bootstrap::sockets::stream::Listener;
 use crate::error::{Error, Peer, Result};
 use crate::waiting::stopwatch::Stopwatch;
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) fn lead(
     listener: Listener,
     mine: JoinRequest,
-    reach: Reach<'_>,
+    reach: TransportLimits<'_>,
     secret: &Secret,
     limit: Duration,
 ) -> Result<(PeerTable, ControlStreams)> {
@@ -37,7 +37,7 @@ pub(crate) fn lead(
     let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
     // Removed before the listener closes: the address makes the file ours.
     let _file = file;
-    let mut registry = Registry::new(mine, reach)?;
+    let mut registry = JoinedRanks::new(mine, reach)?;
     let mut waited = Stopwatch::with_gap(2 * LOOK);
     // Before any rank connects: descriptors of unauthenticated connections are freed again.
     let mut outcome = registry.check_open_files();
@@ -55,7 +55,7 @@ pub(crate) fn lead(
         return Err(failure.into_error());
     }
     let job = random().map_err(Error::no_random)?;
-    let key = Key::derive(&bytes, &job);
+    let key = JobKey::derive(&bytes, &job);
     Ok(registry.announce(&job, key))
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum JoinFailure {
 
 impl JoinFailure {
     /// Encodes the message about it to the other ranks.
-    pub(crate) fn message(&self) -> Outgoing {
+    pub(crate) fn message(&self) -> MessageWriter {
         match self {
             JoinFailure::Refused(reason, remedy) => LeaderMessage::refused(reason, remedy),
             JoinFailure::Failed(culprit, cause) => LeaderMessage::failed(culprit, cause),

@@ -4,14 +4,14 @@ use super::broadcast::send_to_all;
 use super::join::{ControlStreams, DIED};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::lead::JoinFailure;
-use super::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
+use super::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
 use crate::bootstrap::exhausted;
 use crate::bootstrap::handshake::acceptor::Acceptor;
-use crate::bootstrap::handshake::message::Incoming;
+use crate::bootstrap::handshake::message::MessageReader;
 use crate::bootstrap::handshake::pending::Authenticated;
 use crate::bootstrap::handshake::poller::Poller;
 use crate::bootstrap::handshake::secret::Secret;
-use crate::bootstrap::handshake::{Build, Key};
+use crate::bootstrap::handshake::{Build, JobKey};
 use crate::bootstrap::sockets::stream::{Listener, Stream};
 use crate::error::{Peer, Result};
 use crate::system::limits;
@@ -50,7 +50,7 @@ impl RegisteredPeer {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             }
-            if let Some(mut message) = Incoming::split(&mut self.partial, JOIN_BYTES)? {
+            if let Some(mut message) = MessageReader::split(&mut self.partial, JOIN_BYTES)? {
                 return MemberMessage::read(&mut message).map(Some);
             }
         }
@@ -60,7 +60,7 @@ impl RegisteredPeer {
 /// Record of the TCP reachability of the ranks.
 struct Reachability<'a> {
     /// Limits of the transport.
-    limits: Reach<'a>,
+    limits: TransportLimits<'a>,
     /// Networks of all ranks, by their system names.
     networks: HashSet<String>,
     /// First rank that accepts connections at loopback addresses only, and those addresses.
@@ -92,7 +92,7 @@ impl Reachability<'_> {
 }
 
 /// Record of the ranks that have joined.
-pub(crate) struct Registry<'a> {
+pub(crate) struct JoinedRanks<'a> {
     /// Rank 0's own request.
     mine: JoinRequest,
     /// Registered ranks by rank, `None` for rank 0.
@@ -107,15 +107,15 @@ pub(crate) struct Registry<'a> {
     refused: Vec<Stream>,
 }
 
-impl<'a> Registry<'a> {
+impl<'a> JoinedRanks<'a> {
     /// Creates the record of a job in which only rank 0 has joined.
-    pub(crate) fn new(mine: JoinRequest, limits: Reach<'a>) -> Result<Self> {
+    pub(crate) fn new(mine: JoinRequest, limits: TransportLimits<'a>) -> Result<Self> {
         let poller = Poller::new();
         let poller = poller.map_err(|cause| limits::no_descriptor("watch joining ranks", cause))?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
         let mut reach = Reachability { limits, networks: HashSet::new(), loopback: None };
         reach.add(&mine);
-        Ok(Registry { mine, peers, poller, complete: 1, reach, refused: Vec::new() })
+        Ok(JoinedRanks { mine, peers, poller, complete: 1, reach, refused: Vec::new() })
     }
 
     /// Returns the number of ranks of the job.
@@ -307,7 +307,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Sends the table to all ranks. Returns it, with the connections for `control`.
-    pub(crate) fn announce(self, job: &[u8; 16], key: Key) -> (PeerTable, ControlStreams) {
+    pub(crate) fn announce(self, job: &[u8; 16], key: JobKey) -> (PeerTable, ControlStreams) {
         let mut infos = vec![self.mine.info];
         let mut streams = vec![None];
         for peer in self.peers.into_iter().skip(1) {
@@ -321,7 +321,7 @@ impl<'a> Registry<'a> {
     }
 }
 
-impl AsFd for Registry<'_> {
+impl AsFd for JoinedRanks<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

@@ -1,7 +1,7 @@
 //! The connecting side of data connections, and the wait of both sides for a channel. `data_listener` has the grammar.
 
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::handshake::{Build, Key, authenticate};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
+use crate::bootstrap::handshake::{Build, JobKey, authenticate};
 use crate::bootstrap::{is_cut_off, is_late};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub(crate) const WELCOME: [u8; 1] = [1];
 
 /// Purpose of a data connection: the caller, and the channel that it opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
+pub(crate) struct DialRequest {
     /// Number of the channel.
     pub(crate) channel: u16,
     /// Number of the connection, among those of the channel.
@@ -39,27 +39,27 @@ pub(crate) struct Call {
     pub(crate) rank: usize,
 }
 
-impl Call {
+impl DialRequest {
     /// Number that stands for no socket.
     pub(crate) const NONE: u16 = u16::MAX;
 
     /// Encodes the call, with its length.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
+        let message = MessageWriter::default().number(self.channel.into()).number(self.socket.into());
         message.number(self.rank).whole()
     }
 
     /// Decodes a call.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
         let channel = narrow()?;
         let socket = narrow()?;
-        Ok(Call { channel, socket, rank: message.number()? })
+        Ok(DialRequest { channel, socket, rank: message.number()? })
     }
 }
 
 /// Performs the caller's side of the handshake, and refuses a peer with a different build.
-fn authenticated<C: Read + Write>(mut connection: C, key: &Key, watch: &mut Stopwatch) -> io::Result<C> {
+fn authenticated<C: Read + Write>(mut connection: C, key: &JobKey, watch: &mut Stopwatch) -> io::Result<C> {
     watch.lap();
     match authenticate(&mut Watched::new(&mut connection, watch), key.bytes(), &[])? {
         Build::MINE => Ok(connection),
@@ -75,7 +75,7 @@ fn read_welcome(connection: &mut impl Read) -> io::Result<()> {
 }
 
 /// Wait for a channel with one peer.
-pub(crate) struct Opening<'a> {
+pub(crate) struct Dial<'a> {
     /// Rank of the peer.
     pub(crate) peer: usize,
     /// Number of the channel.
@@ -86,7 +86,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) health: &'a Health,
 }
 
-impl Opening<'_> {
+impl Dial<'_> {
     /// Connects until the listener of the peer has confirmed `call`. `connect` makes a connection whose reads and
     /// writes end after [`STEP_TIMEOUT`]; `say` writes the encoded call, with the files that accompany it.
     ///
@@ -95,8 +95,8 @@ impl Opening<'_> {
     /// be reached.
     pub(crate) fn connect<C: Read + Write>(
         &self,
-        key: &Key,
-        call: Call,
+        key: &JobKey,
+        call: DialRequest,
         mut connect: impl FnMut() -> io::Result<C>,
         mut say: impl FnMut(&mut C, &[u8]) -> io::Result<()>,
     ) -> Result<C> {
@@ -132,17 +132,17 @@ impl Opening<'_> {
     }
 
     /// Asks the peer's listener for a connection on behalf of `rank`, and closes it again. `connect` is as in
-    /// [`Opening::connect`].
+    /// [`Dial::connect`].
     ///
     /// # Errors
     /// Those of the connection: it is not possible.
     pub(crate) fn probe<C: Read + Write>(
         &self,
-        key: &Key,
+        key: &JobKey,
         rank: usize,
         mut connect: impl FnMut() -> io::Result<C>,
     ) -> io::Result<()> {
-        let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
+        let words = DialRequest { channel: self.channel, socket: DialRequest::NONE, rank }.to_bytes();
         let mut attempt = |watch: &mut Stopwatch| -> io::Result<()> {
             let mut connection = authenticated(connect()?, key, watch)?;
             let mut connection = Watched::new(&mut connection, watch);
@@ -168,7 +168,7 @@ impl Opening<'_> {
     /// Calls `look` whenever `source` may be ready, until it returns a value.
     ///
     /// # Errors
-    /// As [`Opening::connect`].
+    /// As [`Dial::connect`].
     pub(crate) fn until<T>(
         &self,
         source: &impl AsFd,
@@ -211,7 +211,7 @@ impl Opening<'_> {
         longest: Duration,
         mut look: impl FnMut(Duration, &mut Stopwatch) -> io::Result<Option<T>>,
     ) -> Result<T> {
-        let Opening { peer, channel, limit, health } = self;
+        let Dial { peer, channel, limit, health } = self;
         let mut waited = Stopwatch::with_gap(longest + SLACK);
         let who = &health.peers()[*peer];
         let refused = |what: String| {
