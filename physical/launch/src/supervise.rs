@@ -10,13 +10,13 @@
 
 use crate::Job;
 use crate::descendants::Descendants;
-use crate::logs::Log;
+use crate::logs::RankLog;
 use crate::outcome::{FirstFailure, Outcome, RankFailure, first_failure};
 use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
 use crate::report::EndReporter;
-use crate::signals::{Request, Signals};
+use crate::signals::{SignalRequest, Signals};
 use hexagram_physical::launcher::RESTART;
 use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
@@ -126,12 +126,12 @@ impl Supervisor {
     fn start(job: &Job) -> Result<Self> {
         let mut setup = RendezvousSetup::open(job)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
-        let logs = Log::create_all(folder, job.numbers())?;
-        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
+        let logs = RankLog::create_all(folder, job.numbers())?;
+        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| RankLog::remove_all(folder, job.numbers()))
     }
 
     /// Starts the ranks. If one cannot be started, kills those that were.
-    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(Log, Log)>) -> Result<Self> {
+    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(RankLog, RankLog)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
             running: BTreeMap::new(),
@@ -159,7 +159,7 @@ impl Supervisor {
         &mut self,
         number: usize,
         mut rank: RankProcess,
-        logs: Option<(Log, Log)>,
+        logs: Option<(RankLog, RankLog)>,
         is_shown: bool,
     ) -> io::Result<()> {
         let ended = rank.ended()?;
@@ -203,11 +203,11 @@ impl Supervisor {
     }
 
     /// Performs the request of a signal.
-    async fn obey(&mut self, request: Request, signals: &mut Signals) {
+    async fn obey(&mut self, request: SignalRequest, signals: &mut Signals) {
         match request {
-            Request::End(signal) => self.end(signal),
-            Request::Stop => self.stop(signals).await,
-            Request::Continue => self.signal(Signal::CONT),
+            SignalRequest::End(signal) => self.end(signal),
+            SignalRequest::Stop => self.stop(signals).await,
+            SignalRequest::Continue => self.signal(Signal::CONT),
         }
     }
 
@@ -295,9 +295,9 @@ impl Supervisor {
             tokio::select! {
                 () = self.console.finish() => return,
                 request = signals.next() => match request {
-                    Request::End(_) => return,
-                    Request::Stop => signals.stop_here().await,
-                    Request::Continue => {}
+                    SignalRequest::End(_) => return,
+                    SignalRequest::Stop => signals.stop_here().await,
+                    SignalRequest::Continue => {}
                 },
                 () = reached(deadline) => return,
             }

@@ -120,7 +120,7 @@ pub(crate) trait Reporter: Send + Sync {
 }
 
 /// The state of all ranks; one per process, shared if ranks are threads.
-struct Board {
+struct SharedHealth {
     peers: Vec<Peer>,
     left: Vec<AtomicBool>,
     verdict: OnceLock<Verdict>,
@@ -131,7 +131,7 @@ struct Board {
     doubt: AtomicBool,
 }
 
-impl Board {
+impl SharedHealth {
     fn waits(&self) -> MutexGuard<'_, Waits> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +145,7 @@ impl Board {
 /// Knowledge of one rank about all ranks.
 pub struct Health {
     rank: usize,
-    board: Arc<Board>,
+    board: Arc<SharedHealth>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
@@ -163,7 +163,7 @@ impl Health {
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let board = Board { peers, left, verdict, bells, vigilance, waits, doubt };
+        let board = SharedHealth { peers, left, verdict, bells, vigilance, waits, doubt };
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }
 
@@ -276,9 +276,9 @@ impl Health {
     }
 
     /// Publishes that an operation of this rank waits for `ranks`, until the notice is dropped.
-    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
+    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> PublishedWait {
         let number = self.waits().enter(self.rank, label, ranks);
-        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
+        PublishedWait { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
     }
 
     /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
@@ -315,14 +315,14 @@ impl Health {
 }
 
 /// Keeps a wait published.
-pub(crate) struct Notice {
-    board: Arc<Board>,
+pub(crate) struct PublishedWait {
+    board: Arc<SharedHealth>,
     rank: usize,
     number: u64,
     pub(crate) since: Instant,
 }
 
-impl Drop for Notice {
+impl Drop for PublishedWait {
     fn drop(&mut self) {
         self.board.waits().withdraw(self.rank, self.number);
     }

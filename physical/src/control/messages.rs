@@ -13,7 +13,7 @@
 //! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of
 //! the world, and a list grows only as its elements are decoded.
 
-use super::waits::{Answer, Missing, Wait};
+use super::waits::{Missing, MissingRanks, PendingWait};
 use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::hosts::Locality;
 use crate::transport::fingerprint::Fingerprint;
@@ -41,9 +41,9 @@ pub(super) const CAP: usize = 256 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// Heartbeat, with the waits of the operations of a member.
-    Heartbeat(Vec<Wait>),
+    Heartbeat(Vec<PendingWait>),
     /// Stragglers: the ranks for which the operations of the member ultimately wait.
-    Stragglers(Vec<Answer>),
+    Stragglers(Vec<MissingRanks>),
     /// Result of the probes of a member.
     Located(Locality),
     /// Results of the probes of all ranks.
@@ -95,11 +95,14 @@ impl ControlMessage {
             LOCATED => locality(message, size).map(ControlMessage::Located),
             HOSTS => list(message, |message| locality(message, size)).map(ControlMessage::Hosts),
             HEARTBEAT => list(message, |message| {
-                Ok(Wait { label: label(message)?, ranks: list(message, |message| rank(message, size))? })
+                Ok(PendingWait {
+                    label: label(message)?,
+                    ranks: list(message, |message| rank(message, size))?,
+                })
             })
             .map(ControlMessage::Heartbeat),
             STRAGGLERS => list(message, |message| {
-                Ok(Answer {
+                Ok(MissingRanks {
                     label: label(message)?,
                     missing: list(message, |message| missing(message, size))?,
                 })
@@ -202,10 +205,10 @@ pub(super) mod tests {
         vec![
             ControlMessage::Heartbeat(vec![]),
             ControlMessage::Heartbeat(vec![
-                Wait { label: some_label(5), ranks: vec![0, 4] },
-                Wait { label: some_label(6), ranks: vec![] },
+                PendingWait { label: some_label(5), ranks: vec![0, 4] },
+                PendingWait { label: some_label(6), ranks: vec![] },
             ]),
-            ControlMessage::Stragglers(vec![Answer {
+            ControlMessage::Stragglers(vec![MissingRanks {
                 label: some_label(5),
                 missing: vec![Missing { rank: 3, within: None }, Missing { rank: 4, within }],
             }]),

@@ -47,7 +47,7 @@ use stream::ControlStream;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Command of another thread to the [`Monitor`].
-enum Command {
+enum MonitorCommand {
     /// Report a failure to the other ranks, and then confirm it.
     Report { culprit: usize, cause: String, reported: mpsc::Sender<()> },
     /// Send the result of the probes of this rank to rank 0.
@@ -71,14 +71,14 @@ pub(crate) struct Control {
 /// Sender of commands to the thread.
 struct CommandQueue {
     /// The commands.
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<MonitorCommand>,
     /// Bell that wakes the thread.
     bell: Doorbell,
 }
 
 impl CommandQueue {
     /// Sends a command, and wakes the thread.
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: MonitorCommand) {
         // A thread that has ended has no peers left.
         let _ = self.commands.send(command);
         self.bell.ring();
@@ -90,7 +90,7 @@ impl Reporter for CommandQueue {
     /// does not end before its threads do.
     fn report(&self, culprit: usize, cause: &str) {
         let (reported, done) = mpsc::channel();
-        self.tell(Command::Report { culprit, cause: cause.to_owned(), reported });
+        self.tell(MonitorCommand::Report { culprit, cause: cause.to_owned(), reported });
         if !runtime::is_replaced() {
             let _ = runtime::receive_within(&done, REPORT_TIMEOUT);
         }
@@ -136,7 +136,7 @@ impl Control {
     /// Creates the thread, which waits for its state, and its command queue.
     fn prepare(
         monitor: mpsc::Receiver<Monitor>,
-    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, Thread)> {
+    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<MonitorCommand>, Thread)> {
         let (sender, commands) = mpsc::channel();
         let queue = Arc::new(CommandQueue { commands: sender, bell: Doorbell::new()? });
         let run = move || runtime::receive(&monitor).map_or((), Monitor::run);
@@ -145,7 +145,7 @@ impl Control {
 
     /// Sends the result of the probes of this rank to rank 0.
     pub(crate) fn report_locality(&self, locality: Locality) {
-        self.queue.tell(Command::Located(locality));
+        self.queue.tell(MonitorCommand::Located(locality));
     }
 
     /// Announces the departure of this rank. Rank 0 stays until all others have left, but not for longer than `limit`.
@@ -160,7 +160,7 @@ impl Drop for Control {
             // A complete world has announced its departure before.
             self.health.give_up("panicked while joining");
         }
-        self.queue.tell(Command::Leave { limit: self.limit });
+        self.queue.tell(MonitorCommand::Leave { limit: self.limit });
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

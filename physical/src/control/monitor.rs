@@ -4,7 +4,7 @@
 use super::health::Health;
 use super::messages::ControlMessage;
 use super::stream::ControlStream;
-use super::{Command, CommandQueue};
+use super::{CommandQueue, MonitorCommand};
 use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::is_cut_off;
 use crate::bootstrap::parent::Parent;
@@ -28,7 +28,7 @@ pub(super) struct Monitor {
     /// Hosts of the world, which messages of rank 0 complete.
     hosts: Arc<WorldHosts>,
     /// Commands of other threads.
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<MonitorCommand>,
     /// Sender of those commands, with the bell that signals them.
     queue: Arc<CommandQueue>,
     /// Time for which this process was able to receive.
@@ -48,7 +48,7 @@ impl Monitor {
         streams: Vec<Option<ControlStream>>,
         health: Arc<Health>,
         hosts: Arc<WorldHosts>,
-        commands: mpsc::Receiver<Command>,
+        commands: mpsc::Receiver<MonitorCommand>,
         queue: Arc<CommandQueue>,
     ) -> Self {
         // Time in which this process itself was stopped or starved does not count as silence of a peer.
@@ -82,14 +82,14 @@ impl Monitor {
     fn run_commands(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Report { culprit, cause, reported } => {
+                MonitorCommand::Report { culprit, cause, reported } => {
                     self.fail(culprit, &cause);
                     self.announce();
                     // The reporting thread does not wait for long.
                     let _ = reported.send(());
                 }
-                Command::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
-                Command::Leave { limit } => return Some(limit),
+                MonitorCommand::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
+                MonitorCommand::Leave { limit } => return Some(limit),
             }
         }
         None

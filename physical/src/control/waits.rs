@@ -27,7 +27,7 @@ pub(crate) struct Missing {
 
 /// An operation that has been pending for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wait {
+pub(crate) struct PendingWait {
     pub(crate) label: Label,
     /// The ranks whose part is still missing; none if anyone's would do.
     pub(crate) ranks: Vec<usize>,
@@ -35,7 +35,7 @@ pub(crate) struct Wait {
 
 /// An operation, and the ranks for which it ultimately waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct MissingRanks {
     pub(crate) label: Label,
     pub(crate) missing: Vec<Missing>,
 }
@@ -44,11 +44,11 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Waits {
     /// By rank, with a number for withdrawing each.
-    of: Vec<Vec<(u64, Wait)>>,
+    of: Vec<Vec<(u64, PendingWait)>>,
     /// True if that is of all ranks, and not only of this process's.
     complete: bool,
     /// Answers of rank 0, if it is another process.
-    answers: Vec<Answer>,
+    answers: Vec<MissingRanks>,
     next: u64,
     /// The last operation of each lane about which a rank has warned.
     warned: HashMap<(usize, Tag), u64>,
@@ -65,7 +65,7 @@ impl Waits {
     pub(crate) fn enter(&mut self, rank: usize, label: Label, ranks: &[usize]) -> u64 {
         self.next += 1;
         let ranks = ranks.iter().copied().take(MOST_RANKS).collect();
-        self.of[rank].push((self.next, Wait { label: label.whole(), ranks }));
+        self.of[rank].push((self.next, PendingWait { label: label.whole(), ranks }));
         self.next
     }
 
@@ -74,26 +74,26 @@ impl Waits {
     }
 
     /// Returns the waits that `rank` has entered, for publishing.
-    pub(crate) fn of(&self, rank: usize) -> Vec<Wait> {
+    pub(crate) fn of(&self, rank: usize) -> Vec<PendingWait> {
         self.of[rank].iter().take(MOST_WAITS).map(|(_, wait)| wait.clone()).collect()
     }
 
     /// Replaces the waits of a rank of another process.
-    pub(crate) fn hear(&mut self, rank: usize, waits: Vec<Wait>) {
+    pub(crate) fn hear(&mut self, rank: usize, waits: Vec<PendingWait>) {
         self.of[rank] = waits.into_iter().map(|wait| (0, wait)).collect();
     }
 
     /// Replaces the conclusions of rank 0 from all waits.
-    pub(crate) fn learn(&mut self, answers: Vec<Answer>) {
+    pub(crate) fn learn(&mut self, answers: Vec<MissingRanks>) {
         self.answers = answers;
     }
 
     /// Returns, for every waiting operation, the ranks for which it ultimately waits.
-    pub(crate) fn answers(&self) -> Vec<Answer> {
-        let mut answers: Vec<Answer> = Vec::new();
-        for (_, Wait { label, .. }) in self.of.iter().flatten() {
+    pub(crate) fn answers(&self) -> Vec<MissingRanks> {
+        let mut answers: Vec<MissingRanks> = Vec::new();
+        for (_, PendingWait { label, .. }) in self.of.iter().flatten() {
             if !answers.iter().any(|answer| answer.label == *label) {
-                answers.push(Answer { label: *label, missing: self.follow(label) });
+                answers.push(MissingRanks { label: *label, missing: self.follow(label) });
             }
         }
         answers

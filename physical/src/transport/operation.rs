@@ -4,7 +4,7 @@
 //! Dropping an unfinished operation cancels it, releases its memory as soon as no copy is running, and poisons its
 //! communicator, because the other side has a partial message. `drop` never waits.
 
-use crate::control::health::{GRACE, Health, Notice};
+use crate::control::health::{GRACE, Health, PublishedWait};
 use crate::error::{During, Error, Result, Straggler};
 use crate::transport::{Got, Label, Source, Ticket, Transport};
 use crate::waiting::drive;
@@ -95,7 +95,7 @@ pub struct Operation<'a> {
     waiting: Option<Stopwatch>,
     suspected: Option<Stopwatch>,
     /// Publishes the ranks for which this waits, after a while.
-    notice: Option<Notice>,
+    notice: Option<PublishedWait>,
 }
 
 impl<'a> Operation<'a> {

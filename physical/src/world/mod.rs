@@ -35,9 +35,9 @@ pub use variables::{RESTART, check_environment, log_level, restarts, warn_of_unk
 /// of all ranks, this takes until all others have left, or one has failed; at most the operation deadline. If it
 /// happens while the thread panics, the others are notified that this rank failed.
 #[derive(Clone)]
-pub struct World(Arc<Inner>);
+pub struct World(Arc<WorldInner>);
 
-struct Inner {
+struct WorldInner {
     rank: usize,
     local: (usize, usize),
     /// By rank; ranks of one process may share them.
@@ -51,7 +51,7 @@ struct Inner {
     control: Option<Control>,
 }
 
-impl Drop for Inner {
+impl Drop for WorldInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fabric.health().give_up("panicked");
@@ -144,7 +144,7 @@ impl World {
         // Measured now rather than in the middle of the first wait.
         patience();
         let deadline = u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX).into();
-        World(Arc::new(Inner {
+        World(Arc::new(WorldInner {
             rank,
             local,
             hosts,
