@@ -2,8 +2,8 @@
 //! receives and lands them.
 
 use super::mail::BoxNumber;
-use super::network::parcels::{Content, Parcel};
-use super::operations::{Direction, Operations};
+use super::network::parcels::{MessageContent, Parcel};
+use super::operations::{EndpointOperations, OperationDirection};
 use super::schedule::Simulator;
 use crate::control::health::Health;
 use crate::error::Result;
@@ -48,7 +48,7 @@ pub(super) struct SimEndpoint {
     pub(super) bell: Arc<RankBell>,
     pub(super) health: Arc<Health>,
     tallies: Tallies,
-    operations: RefCell<Operations>,
+    operations: RefCell<EndpointOperations>,
 }
 
 impl SimEndpoint {
@@ -69,21 +69,25 @@ impl SimEndpoint {
     }
 
     /// Lands a message in its receive.
-    fn deliver(&self, operations: &mut Operations, parcel: Parcel, posted: Posted) {
+    fn deliver(&self, operations: &mut EndpointOperations, parcel: Parcel, posted: Posted) {
         let ticket = posted.ticket();
         self.schedule().receive(parcel.bytes);
         let outcome = match &parcel.content {
-            Content::View(view) if view.is_on_host() => posted.land(parcel.from, view.bytes(), &self.health),
-            Content::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
-            Content::View(_) | Content::Size | Content::Void | Content::End | Content::Letter(_) => {
-                posted.land_size(parcel.from, parcel.bytes, &self.health)
+            MessageContent::View(view) if view.is_on_host() => {
+                posted.land(parcel.from, view.bytes(), &self.health)
             }
+            MessageContent::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
+            MessageContent::View(_)
+            | MessageContent::Size
+            | MessageContent::Void
+            | MessageContent::End
+            | MessageContent::Letter(_) => posted.land_size(parcel.from, parcel.bytes, &self.health),
         };
         operations.finish(ticket, outcome);
     }
 
     /// Matches a message that has arrived with the receives that are posted.
-    fn arrive(&self, operations: &mut Operations, parcel: Parcel) {
+    fn arrive(&self, operations: &mut EndpointOperations, parcel: Parcel) {
         match operations.matcher.find_posted(parcel.from, &parcel.label) {
             Match::Found(posted) => self.deliver(operations, parcel, posted),
             Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
@@ -96,7 +100,7 @@ impl SimEndpoint {
     }
 
     /// Fails a receive whose peer performs a different operation.
-    fn disagree(&self, operations: &mut Operations, posted: &Posted, parcel: &Parcel) {
+    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, parcel: &Parcel) {
         let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
         operations.finish(posted.ticket(), Err(error));
     }
@@ -125,10 +129,10 @@ impl Transport for SimEndpoint {
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Direction::Send);
+        let ticket = operations.open(OperationDirection::Send);
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
-        let content = Content::View(view);
+        let content = MessageContent::View(view);
         let parcel = Parcel { from: self.rank, label, bytes, content, ticket: Some(ticket) };
         self.schedule().send(self.mailbox, to, parcel);
         ticket
@@ -136,7 +140,7 @@ impl Transport for SimEndpoint {
 
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Direction::Receive);
+        let ticket = operations.open(OperationDirection::Receive);
         let posted = Posted::new(ticket, source, label, view, land);
         match operations.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(operations, early.message, posted),

@@ -10,27 +10,27 @@ pub(super) type BoxNumber = usize;
 
 /// Messages and ends of sends for the endpoint of a rank.
 #[derive(Default)]
-pub(super) struct Mail {
+pub(super) struct DeliveredMail {
     pub(super) arrived: Vec<Parcel>,
     pub(super) sent: Vec<(Ticket, Got)>,
 }
 
-impl Mail {
+impl DeliveredMail {
     fn is_empty(&self) -> bool {
         self.arrived.is_empty() && self.sent.is_empty()
     }
 }
 
 /// Mail of a rank on a channel.
-pub(super) struct Mailbox {
+pub(super) struct RankMailbox {
     pub(super) channel: u16,
     pub(super) rank: usize,
-    mail: Mail,
+    mail: DeliveredMail,
     /// Running sends whose end is awaited.
     awaited: Vec<Ticket>,
 }
 
-impl Mailbox {
+impl RankMailbox {
     /// Adds a message that has arrived.
     pub(super) fn arrive(&mut self, parcel: Parcel) {
         self.mail.arrived.push(parcel);
@@ -56,7 +56,7 @@ impl Mailbox {
     }
 
     /// Exchanges the content for empty mail, whose memory is reused; returns false if there is no content.
-    pub(super) fn take(&mut self, empty: &mut Mail) -> bool {
+    pub(super) fn take(&mut self, empty: &mut DeliveredMail) -> bool {
         let is_empty = self.mail.is_empty();
         if !is_empty {
             mem::swap(&mut self.mail, empty);
@@ -67,7 +67,7 @@ impl Mailbox {
 
 /// Mailboxes of all ranks on all channels.
 pub(super) struct Mailboxes {
-    boxes: Vec<Mailbox>,
+    boxes: Vec<RankMailbox>,
     /// Mailbox of rank 0 on each channel, which those of the other ranks follow.
     first: BTreeMap<u16, BoxNumber>,
     ranks: usize,
@@ -82,7 +82,8 @@ impl Mailboxes {
     pub(super) fn number(&mut self, channel: u16, rank: usize) -> BoxNumber {
         let Mailboxes { boxes, first, ranks } = self;
         let first = *first.entry(channel).or_insert_with(|| {
-            let mailbox = |rank| Mailbox { channel, rank, mail: Mail::default(), awaited: Vec::new() };
+            let mailbox =
+                |rank| RankMailbox { channel, rank, mail: DeliveredMail::default(), awaited: Vec::new() };
             boxes.extend((0..*ranks).map(mailbox));
             boxes.len() - *ranks
         });
@@ -99,7 +100,7 @@ impl Mailboxes {
         mailbox - self.boxes[mailbox].rank + peer
     }
 
-    pub(super) fn get(&mut self, number: BoxNumber) -> &mut Mailbox {
+    pub(super) fn get(&mut self, number: BoxNumber) -> &mut RankMailbox {
         &mut self.boxes[number]
     }
 
@@ -128,9 +129,9 @@ mod tests {
         mailbox.await_sent(tickets[2]);
         mailbox.cancel(tickets[2]);
         assert!(mailbox.awaited.is_empty());
-        let mut mail = Mail::default();
+        let mut mail = DeliveredMail::default();
         assert!(mailbox.take(&mut mail));
         assert_eq!(mail.sent, [(tickets[0], got), (tickets[1], got)]);
-        assert!(!mailbox.take(&mut Mail::default()));
+        assert!(!mailbox.take(&mut DeliveredMail::default()));
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::memory::ReadView;
 use crate::sim::schedule::agenda::Time;
-use crate::sim::sockets::Letter;
+use crate::sim::sockets::Datagram;
 use crate::transport::{Label, Ticket};
 
 /// Content of a message.
-pub(crate) enum Content {
+pub(crate) enum MessageContent {
     /// Memory of its sender.
     View(ReadView),
     /// A copy.
@@ -18,7 +18,7 @@ pub(crate) enum Content {
     /// The end of all messages of its sender.
     End,
     /// Part of the data on a socket.
-    Letter(Letter),
+    Letter(Datagram),
 }
 
 /// A message on its way.
@@ -27,7 +27,7 @@ pub(crate) struct Parcel {
     pub(crate) label: Label,
     /// Size of the payload.
     pub(crate) bytes: usize,
-    pub(crate) content: Content,
+    pub(crate) content: MessageContent,
     /// Ticket of the send; `None` once its sender has been notified.
     pub(crate) ticket: Option<Ticket>,
 }
@@ -35,17 +35,17 @@ pub(crate) struct Parcel {
 impl Parcel {
     /// Drops its whole content.
     pub(crate) fn lose(&mut self) {
-        self.content = Content::Void;
+        self.content = MessageContent::Void;
         self.ticket = None;
     }
 
     /// Frees the memory of the sender, and continues with a copy; returns the ticket with which the sender must be
     /// notified.
     pub(crate) fn release(&mut self) -> Option<Ticket> {
-        if let Content::View(view) = &self.content {
+        if let MessageContent::View(view) = &self.content {
             self.content = match view.host_bytes() {
-                Some(bytes) => Content::Bytes(bytes.into()),
-                None => Content::Size,
+                Some(bytes) => MessageContent::Bytes(bytes.into()),
+                None => MessageContent::Size,
             };
         }
         self.ticket.take()
@@ -57,12 +57,12 @@ pub(crate) type ParcelNumber = u32;
 
 /// Messages in the order in which they were added.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Queue {
+pub(crate) struct MessageQueue {
     first: Option<ParcelNumber>,
     last: Option<ParcelNumber>,
 }
 
-impl Queue {
+impl MessageQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -86,7 +86,7 @@ pub(crate) struct Parcels {
 
 impl Parcels {
     /// Adds a message that may leave from a time on, as the last of a queue.
-    pub(crate) fn add(&mut self, queue: &mut Queue, departs: Time, parcel: Parcel) {
+    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Time, parcel: Parcel) {
         let place = KeptParcel { parcel: Some(parcel), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
@@ -101,14 +101,14 @@ impl Parcels {
         self.append(queue, number);
     }
 
-    fn append(&mut self, queue: &mut Queue, number: ParcelNumber) {
+    fn append(&mut self, queue: &mut MessageQueue, number: ParcelNumber) {
         match queue.last.replace(number) {
             Some(last) => self.places[last as usize].next = Some(number),
             None => queue.first = Some(number),
         }
     }
 
-    fn detach(&mut self, queue: &mut Queue) -> Option<ParcelNumber> {
+    fn detach(&mut self, queue: &mut MessageQueue) -> Option<ParcelNumber> {
         let number = queue.first?;
         queue.first = self.places[number as usize].next.take();
         if queue.first.is_none() {
@@ -118,32 +118,32 @@ impl Parcels {
     }
 
     /// Moves the first message of a queue to the end of another, and returns it.
-    pub(crate) fn pass(&mut self, from: &mut Queue, to: &mut Queue) -> Option<&mut Parcel> {
+    pub(crate) fn pass(&mut self, from: &mut MessageQueue, to: &mut MessageQueue) -> Option<&mut Parcel> {
         let number = self.detach(from)?;
         self.append(to, number);
         self.places[number as usize].parcel.as_mut()
     }
 
     /// Takes the first message of a queue away.
-    pub(crate) fn take(&mut self, queue: &mut Queue) -> Option<Parcel> {
+    pub(crate) fn take(&mut self, queue: &mut MessageQueue) -> Option<Parcel> {
         let number = self.detach(queue)?;
         self.free.push(number);
         self.places[number as usize].parcel.take()
     }
 
     /// Returns the earliest departure time of the first message of a queue.
-    pub(crate) fn departs(&self, queue: &Queue) -> Option<Time> {
+    pub(crate) fn departs(&self, queue: &MessageQueue) -> Option<Time> {
         queue.first.map(|number| self.places[number as usize].departs)
     }
 
     /// Returns the size of the payload of the first message of a queue.
-    pub(crate) fn bytes(&self, queue: &Queue) -> Option<usize> {
+    pub(crate) fn bytes(&self, queue: &MessageQueue) -> Option<usize> {
         let parcel = self.places[queue.first? as usize].parcel.as_ref();
         parcel.map(|parcel| parcel.bytes)
     }
 
     /// Calls `visit` with each message of a queue.
-    pub(crate) fn for_each(&mut self, queue: &Queue, mut visit: impl FnMut(&mut Parcel)) {
+    pub(crate) fn for_each(&mut self, queue: &MessageQueue, mut visit: impl FnMut(&mut Parcel)) {
         let mut next = queue.first;
         while let Some(number) = next {
             let place = &mut self.places[number as usize];
@@ -163,14 +163,14 @@ mod tests {
     fn parcel(bytes: usize) -> Parcel {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, bytes);
         let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
-        Parcel { from: 0, label, bytes, content: Content::Size, ticket: None }
+        Parcel { from: 0, label, bytes, content: MessageContent::Size, ticket: None }
     }
 
     #[test]
     fn queues_keep_their_order_while_places_are_used_again() {
         let mut parcels = Parcels::default();
-        let mut one = Queue::default();
-        let mut other = Queue::default();
+        let mut one = MessageQueue::default();
+        let mut other = MessageQueue::default();
         for bytes in 0..3 {
             parcels.add(&mut one, 10 * bytes as Time, parcel(bytes));
         }

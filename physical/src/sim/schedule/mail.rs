@@ -4,7 +4,7 @@ use super::agenda::{Time, nanoseconds};
 use super::{Simulated, Simulator, ThreadNumber};
 use crate::control::is_heartbeat;
 use crate::sim::network::wires::Flaw;
-use crate::sim::sockets::Letter;
+use crate::sim::sockets::Datagram;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use std::{io, mem};
@@ -61,7 +61,7 @@ impl Simulated {
     }
 
     /// Sends letters.
-    pub(super) fn post(&mut self, at: Time, letters: Vec<Letter>) {
+    pub(super) fn post(&mut self, at: Time, letters: Vec<Datagram>) {
         for letter in letters {
             self.wires.post(at, letter, &mut self.agenda);
         }

@@ -16,7 +16,7 @@ mod mail;
 mod runtime;
 
 use super::cluster::fault::Fault;
-use super::mail::{BoxNumber, Mail};
+use super::mail::{BoxNumber, DeliveredMail};
 use super::network::parcels::Parcel;
 use super::network::rates::Rates;
 use super::network::wires::{Flaw, MessageEvent, Wires};
@@ -428,7 +428,7 @@ impl Simulator {
     }
 
     /// Exchanges the content of a mailbox for empty mail; returns false if there is none.
-    pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut Mail) -> bool {
+    pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut DeliveredMail) -> bool {
         self.lock().wires.mailbox(mailbox).take(empty)
     }
 

@@ -3,13 +3,13 @@
 //! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
 //! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
-use super::{Content, Happening, LineNumber, Parcel, Wires};
+use super::{Happening, LineNumber, MessageContent, Parcel, Wires};
 use crate::memory::dtype::DType;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::network::flows::LinkNumber;
 use crate::sim::schedule::agenda::{Agenda, Time};
-use crate::sim::sockets::Letter;
+use crate::sim::sockets::Datagram;
 use crate::transport::Label;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::tag::Tag;
@@ -148,14 +148,14 @@ impl Wires {
 
     /// Notifies `to` that nothing more comes from `from`.
     pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
-        self.send_as_system(at, from, to, 0, Content::End, agenda);
+        self.send_as_system(at, from, to, 0, MessageContent::End, agenda);
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(crate) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
-        let Letter { from, to, .. } = letter;
+    pub(crate) fn post(&mut self, at: Time, letter: Datagram, agenda: &mut Agenda<Happening>) {
+        let Datagram { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
-        self.send_as_system(at, from, to, bytes, Content::Letter(letter), agenda);
+        self.send_as_system(at, from, to, bytes, MessageContent::Letter(letter), agenda);
     }
 
     fn send_as_system(
@@ -164,7 +164,7 @@ impl Wires {
         from: usize,
         to: usize,
         bytes: usize,
-        content: Content,
+        content: MessageContent,
         agenda: &mut Agenda<Happening>,
     ) {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);

@@ -8,16 +8,16 @@
 mod faults;
 
 use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
-use super::parcels::{Content, Parcel, Parcels, Queue};
+use super::parcels::{MessageContent, MessageQueue, Parcel, Parcels};
 use super::routes::Routes;
 use crate::memory::hash;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::cluster::link::LinkSpec;
-use crate::sim::mail::{BoxNumber, Mailbox, Mailboxes};
+use crate::sim::mail::{BoxNumber, Mailboxes, RankMailbox};
 use crate::sim::schedule::Happening;
 use crate::sim::schedule::agenda::{Agenda, Draws, Time, nanoseconds};
-use crate::sim::sockets::Letter;
+use crate::sim::sockets::Datagram;
 use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
@@ -62,11 +62,11 @@ struct Connection {
     links: Box<[LinkSpec]>,
     latency: Time,
     /// Messages whose time has not come.
-    waiting: Queue,
+    waiting: MessageQueue,
     /// Messages that may leave by now; the first may be leaving.
-    due: Queue,
+    due: MessageQueue,
     /// Messages that have left and not arrived.
-    flying: Queue,
+    flying: MessageQueue,
     /// Arrival time of the last of them: messages do not overtake each other.
     last: Time,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Wires {
     /// Ranks that have died.
     dead: HashSet<usize>,
     /// Letters that have arrived over sockets.
-    pub(crate) letters: Vec<Letter>,
+    pub(crate) letters: Vec<Datagram>,
     flaw: Option<Flaw>,
     /// Number of messages of endpoints that have arrived.
     delivered: u64,
@@ -148,7 +148,7 @@ impl Wires {
     }
 
     /// Returns the content of a mailbox.
-    pub(crate) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
+    pub(crate) fn mailbox(&mut self, number: BoxNumber) -> &mut RankMailbox {
         self.mailboxes.get(number)
     }
 
@@ -219,9 +219,9 @@ impl Wires {
                 tell(to);
                 match parcel.content {
                     _ if self.dead.contains(&to) => {}
-                    Content::Void => {}
-                    Content::End => drop(self.closed.insert((from, to))),
-                    Content::Letter(letter) => self.letters.push(letter),
+                    MessageContent::Void => {}
+                    MessageContent::End => drop(self.closed.insert((from, to))),
+                    MessageContent::Letter(letter) => self.letters.push(letter),
                     _ if self.is_lost() => {}
                     _ => self.mailboxes.get(inbox).arrive(parcel),
                 }
@@ -410,9 +410,9 @@ impl Wires {
             flow: None,
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
             links: LinkSpec::drawn(&links).into(),
-            waiting: Queue::default(),
-            due: Queue::default(),
-            flying: Queue::default(),
+            waiting: MessageQueue::default(),
+            due: MessageQueue::default(),
+            flying: MessageQueue::default(),
             last: 0,
         });
         self.from[outbox].insert(place, (to, number));
