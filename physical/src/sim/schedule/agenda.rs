@@ -27,11 +27,11 @@ pub(crate) fn apart(seed: u64) -> u64 {
 
 /// Random numbers of a simulated world, all of which follow from its seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Draws(u64);
+pub(crate) struct RandomDraws(u64);
 
-impl Draws {
+impl RandomDraws {
     pub(crate) fn new(seed: u64) -> Self {
-        Draws(mix(seed))
+        RandomDraws(mix(seed))
     }
 
     /// Draws a word.
@@ -86,20 +86,20 @@ pub(crate) struct Agenda<E> {
     entries: BinaryHeap<Reverse<Appointment<E>>>,
     added: u64,
     /// `None` for the order in which they were added.
-    draws: Option<Draws>,
+    draws: Option<RandomDraws>,
 }
 
 impl<E> Agenda<E> {
     /// Creates an empty agenda. Simultaneous events happen in the order in which they were added, or, with a seed, in
     /// an order that follows from it.
     pub(crate) fn new(seed: Option<u64>) -> Self {
-        Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(Draws::new) }
+        Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(RandomDraws::new) }
     }
 
     /// Adds an event.
     pub(crate) fn add(&mut self, at: Time, event: E) {
         self.added += 1;
-        let tie = self.draws.as_mut().map_or(0, Draws::word);
+        let tie = self.draws.as_mut().map_or(0, RandomDraws::word);
         self.entries.push(Reverse(Appointment { at, tie, number: self.added, event }));
     }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn fractions_are_below_one_and_spread() {
-        let mut draws = Draws::new(7);
+        let mut draws = RandomDraws::new(7);
         let drawn: Vec<f64> = (0..1000).map(|_| draws.fraction()).collect();
         assert!(drawn.iter().all(|x| (0.0..1.0).contains(x)));
         let mean = drawn.iter().sum::<f64>() / 1000.0;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn draws_apart_are_others() {
         let words = |seed| -> Vec<u64> {
-            let mut draws = Draws::new(seed);
+            let mut draws = RandomDraws::new(seed);
             (0..1000).map(|_| draws.word()).collect()
         };
         for seed in 0..20 {

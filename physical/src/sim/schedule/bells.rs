@@ -1,7 +1,7 @@
 //! Bells of ranks, which end the parks of their threads.
 
 use super::agenda::Time;
-use super::{Happening, Pause, Simulated, Simulator};
+use super::{Pause, ScheduledEvent, SimulatedWorld, Simulator};
 use std::mem;
 
 /// Time after which a rank checks an announcement of another one to all: more may have arrived by then.
@@ -15,10 +15,10 @@ impl Simulator {
         let at = state.local_time();
         if rank != state.running_rank() {
             if !mem::replace(&mut state.has_news[rank], true) {
-                state.agenda.add(at + NEWS, Happening::News(rank));
+                state.agenda.add(at + NEWS, ScheduledEvent::News(rank));
             }
         } else if at > state.now {
-            state.agenda.add(at, Happening::Ring(rank));
+            state.agenda.add(at, ScheduledEvent::Ring(rank));
         } else {
             state.ring_threads(rank);
         }
@@ -30,7 +30,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     /// Wakes the threads of a rank that wait for messages, bells and futures.
     pub(super) fn wake_parked(&mut self, rank: usize) {
         for at in 0..self.of_rank[rank].len() {

@@ -4,7 +4,7 @@
 //! and all their connections are closed. So they end like those of an isolated rank, and leave nothing behind.
 
 use super::agenda::{Time, nanoseconds};
-use super::{Happening, Simulated, Simulator, ThreadNumber};
+use super::{ScheduledEvent, SimulatedWorld, Simulator, ThreadNumber};
 use crate::sim::cluster::fault::{Fault, FaultKind};
 
 /// Condition of the process of a rank.
@@ -22,7 +22,7 @@ impl Simulator {
         state.conditions = vec![Condition::Well; state.of_rank.len()];
         state.faults_left = faults.len();
         for (number, fault) in faults.iter().enumerate() {
-            state.agenda.add(nanoseconds(fault.at), Happening::Fault(number));
+            state.agenda.add(nanoseconds(fault.at), ScheduledEvent::Fault(number));
         }
         state.faults = faults.to_vec();
     }
@@ -44,7 +44,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     pub(super) fn is_stopped(&self, number: ThreadNumber) -> bool {
         self.conditions.get(self.threads[number].rank) == Some(&Condition::Stopped)
     }

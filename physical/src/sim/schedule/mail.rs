@@ -1,7 +1,7 @@
 //! Letters of ranks over sockets, between their turns and the wires.
 
 use super::agenda::{Time, nanoseconds};
-use super::{Simulated, Simulator, ThreadNumber};
+use super::{SimulatedWorld, Simulator, ThreadNumber};
 use crate::control::is_heartbeat;
 use crate::sim::network::wires::Flaw;
 use crate::sim::sockets::Datagram;
@@ -40,7 +40,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     /// Returns the rank whose thread runs.
     pub(super) fn running_rank(&self) -> usize {
         self.threads.get(self.running).map_or(0, |thread| thread.rank)

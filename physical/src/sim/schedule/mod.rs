@@ -41,7 +41,7 @@ const FEWER: &str =
 type ThreadNumber = usize;
 
 /// Something that happens at a time.
-pub(super) enum Happening {
+pub(super) enum ScheduledEvent {
     /// A thread may have waited long enough.
     Wake(ThreadNumber),
     Wires(MessageEvent),
@@ -53,9 +53,9 @@ pub(super) enum Happening {
     Fault(usize),
 }
 
-impl From<MessageEvent> for Happening {
+impl From<MessageEvent> for ScheduledEvent {
     fn from(event: MessageEvent) -> Self {
-        Happening::Wires(event)
+        ScheduledEvent::Wires(event)
     }
 }
 
@@ -72,7 +72,7 @@ enum Pause {
     Ended,
 }
 
-struct Thread {
+struct SimulatedThread {
     rank: usize,
     wait: Pause,
     /// End of the wait.
@@ -84,7 +84,7 @@ struct Thread {
     /// Its own clock, if that is later than the world's.
     ahead: Time,
     /// Its poll function, while it waits with one.
-    look: Option<Look>,
+    look: Option<Predicate>,
     /// Set once that has been found.
     found: bool,
     /// Set by a bell that rang while it was not parked: its next park ends immediately.
@@ -93,17 +93,17 @@ struct Thread {
 
 /// Look of a thread that waits, on that thread's stack.
 #[derive(Clone, Copy)]
-struct Look(NonNull<dyn FnMut() -> bool>);
+struct Predicate(NonNull<dyn FnMut() -> bool>);
 
 // SAFETY: it is called on the thread that runs the schedule, which also runs the waiting thread.
-unsafe impl Send for Look {}
+unsafe impl Send for Predicate {}
 
-type Begin = Box<dyn FnOnce() + Send>;
+type BeginThread = Box<dyn FnOnce() + Send>;
 
-struct Simulated {
+struct SimulatedWorld {
     now: Time,
-    agenda: Agenda<Happening>,
-    threads: Vec<Thread>,
+    agenda: Agenda<ScheduledEvent>,
+    threads: Vec<SimulatedThread>,
     /// Threads of each rank that have not ended.
     of_rank: Vec<Vec<ThreadNumber>>,
     /// Number of rings of each rank's bell so far.
@@ -112,7 +112,7 @@ struct Simulated {
     has_news: Vec<bool>,
     ready: VecDeque<ThreadNumber>,
     running: ThreadNumber,
-    begun: Vec<(ThreadNumber, Begin)>,
+    begun: Vec<(ThreadNumber, BeginThread)>,
     living: usize,
     /// Ranks that an event gives something to look at.
     told: Vec<usize>,
@@ -138,7 +138,7 @@ struct Simulated {
 }
 
 /// Step of a run.
-enum Next {
+enum NextTurn {
     /// A thread has its turn.
     Run(ThreadNumber),
     /// Threads of a rank check whether their wait has ended.
@@ -156,18 +156,18 @@ pub(super) struct Counts {
 }
 
 /// The clock, the threads and the messages of a simulated world.
-pub(super) struct Simulator(Mutex<Simulated>);
+pub(super) struct Simulator(Mutex<SimulatedWorld>);
 
-impl Simulated {
+impl SimulatedWorld {
     /// Returns the time of the running thread, which may be ahead of that of the world.
     fn local_time(&self) -> Time {
         self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
     }
 
-    fn begin(&mut self, rank: usize, work: Begin) {
+    fn begin(&mut self, rank: usize, work: BeginThread) {
         let number = self.threads.len();
         let ahead = self.local_time();
-        self.threads.push(Thread {
+        self.threads.push(SimulatedThread {
             rank,
             wait: Pause::Asleep,
             until: ahead,
@@ -192,7 +192,7 @@ impl Simulated {
             self.ready.push_back(number);
         } else if thread.until < thread.due {
             thread.later = mem::replace(&mut thread.due, thread.until);
-            self.agenda.add(thread.until, Happening::Wake(number));
+            self.agenda.add(thread.until, ScheduledEvent::Wake(number));
         }
     }
 
@@ -238,17 +238,22 @@ impl Simulated {
 
     /// Returns the index of the first polling thread of a rank, from an index on and except the one that has just
     /// run, with its poll function.
-    fn looking(&self, rank: usize, but: ThreadNumber, from: usize) -> Option<(usize, ThreadNumber, Look)> {
+    fn looking(
+        &self,
+        rank: usize,
+        but: ThreadNumber,
+        from: usize,
+    ) -> Option<(usize, ThreadNumber, Predicate)> {
         let others = self.of_rank[rank].iter().enumerate().skip(from).filter(|(_, other)| **other != but);
         let mut looking = others.filter(|(_, other)| self.threads[**other].wait == Pause::Looking);
         looking.find_map(|(at, other)| Some((at, *other, self.threads[*other].look?)))
     }
 
     /// Returns the next action.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> NextTurn {
         loop {
             if let Some(rank) = self.to_look.pop() {
-                return Next::Look(rank);
+                return NextTurn::Look(rank);
             }
             if let Some(number) = self.ready.pop_front() {
                 if self.is_stopped(number) {
@@ -256,10 +261,10 @@ impl Simulated {
                     continue;
                 }
                 self.running = number;
-                return Next::Run(number);
+                return NextTurn::Run(number);
             }
             if self.living == 0 {
-                return Next::Nothing;
+                return NextTurn::Nothing;
             }
             self.end_stopped();
             let next = self.agenda.next_time();
@@ -271,17 +276,17 @@ impl Simulated {
                 continue;
             }
             if next.is_some_and(|next| next > self.limit) {
-                return Next::Nothing;
+                return NextTurn::Nothing;
             }
-            let Some((at, event)) = self.agenda.take() else { return Next::Nothing };
+            let Some((at, event)) = self.agenda.take() else { return NextTurn::Nothing };
             self.now = at;
             self.happen(event);
         }
     }
 
-    fn happen(&mut self, event: Happening) {
+    fn happen(&mut self, event: ScheduledEvent) {
         match event {
-            Happening::Wake(number) => {
+            ScheduledEvent::Wake(number) => {
                 let now = self.now;
                 let thread = &mut self.threads[number];
                 if thread.due == now {
@@ -291,19 +296,19 @@ impl Simulated {
                     self.arm(number);
                 }
             }
-            Happening::Wires(event) => {
+            ScheduledEvent::Wires(event) => {
                 let mut told = mem::take(&mut self.told);
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.drain(..).for_each(|rank| self.wake_parked(rank));
                 self.told = told;
                 self.deliver();
             }
-            Happening::Ring(rank) => self.ring_threads(rank),
-            Happening::News(rank) => {
+            ScheduledEvent::Ring(rank) => self.ring_threads(rank),
+            ScheduledEvent::News(rank) => {
                 self.has_news[rank] = false;
                 self.ring_threads(rank);
             }
-            Happening::Fault(number) => {
+            ScheduledEvent::Fault(number) => {
                 self.faults_left -= 1;
                 let kind = self.faults[number].kind.clone();
                 self.strike(kind);
@@ -314,7 +319,7 @@ impl Simulated {
 
 impl Simulator {
     pub(super) fn new(ranks: usize, wires: Wires, rates: Rates, seed: Option<u64>) -> Self {
-        Simulator(Mutex::new(Simulated {
+        Simulator(Mutex::new(SimulatedWorld {
             now: 0,
             agenda: Agenda::new(seed),
             threads: Vec::new(),
@@ -341,12 +346,12 @@ impl Simulator {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Simulated> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedWorld> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a thread of a rank.
-    pub(super) fn begin(&self, rank: usize, work: Begin) {
+    pub(super) fn begin(&self, rank: usize, work: BeginThread) {
         self.lock().begin(rank, work);
     }
 
@@ -369,12 +374,12 @@ impl Simulator {
                     Some(fiber.map_err(|cause| Error::system("create the stack of a rank", cause, FEWER))?);
             }
             let number = match next {
-                Next::Nothing => break,
-                Next::Look(rank) => {
+                NextTurn::Nothing => break,
+                NextTurn::Look(rank) => {
                     self.look_as(rank, ThreadNumber::MAX);
                     continue;
                 }
-                Next::Run(number) => number,
+                NextTurn::Run(number) => number,
             };
             let Some(fiber) = &mut fibers[number] else { continue };
             let has_ended = fiber.resume();
@@ -416,7 +421,7 @@ impl Simulator {
         let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
-        let Simulated { wires, agenda, .. } = &mut *state;
+        let SimulatedWorld { wires, agenda, .. } = &mut *state;
         wires.send(at, from, to, parcel, agenda);
     }
 
@@ -457,7 +462,7 @@ impl Simulator {
     }
 
     /// Polls a thread, and wakes it if its wait has ended.
-    fn look(&self, number: ThreadNumber, Look(mut look): Look) {
+    fn look(&self, number: ThreadNumber, Predicate(mut look): Predicate) {
         self.lock().running = number;
         // SAFETY: the thread waits in `look_until`, whose stack has the target of this pointer, and no other code
         // calls it.
@@ -475,7 +480,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     /// Charges the running thread for this time, in seconds.
     fn charge(&mut self, seconds: f64) {
         if seconds > 0.0 {

@@ -1,7 +1,7 @@
 //! Tests of flows: fair shares of links, and when bytes have left.
 
 use super::*;
-use crate::sim::schedule::agenda::Draws;
+use crate::sim::schedule::agenda::RandomDraws;
 use std::collections::BTreeMap;
 
 const GIGABYTE: f64 = 1e9;
@@ -140,7 +140,7 @@ impl Flows {
 
 #[test]
 fn rates_are_max_min_fair_on_random_networks_whatever_begins_and_ends() {
-    let mut draws = Draws::new(1);
+    let mut draws = RandomDraws::new(1);
     for _ in 0..50 {
         let mut network = Flows::default();
         let links = 2 + draws.word() as usize % 30;
@@ -253,7 +253,7 @@ impl Changes {
 
 /// Returns flows of every host to every other, started one after another within microseconds, with sizes that differ
 /// by up to `factor`.
-fn all_to_all(hosts: u32, factor: f64, draws: &mut Draws) -> Vec<([LinkNumber; 2], usize, Time)> {
+fn all_to_all(hosts: u32, factor: f64, draws: &mut RandomDraws) -> Vec<([LinkNumber; 2], usize, Time)> {
     let mut flows = Vec::new();
     for from in 0..hosts {
         let mut now = draws.word() % 20_000;
@@ -270,7 +270,7 @@ fn all_to_all(hosts: u32, factor: f64, draws: &mut Draws) -> Vec<([LinkNumber; 2
 fn crowded_links_are_shared_less_often_and_flows_take_what_they_would() {
     const HOSTS: u32 = 40;
     let links = [1.25 * GIGABYTE; 2 * HOSTS as usize];
-    let mut draws = Draws::new(3);
+    let mut draws = RandomDraws::new(3);
     for factor in [1.0, 100.0] {
         let flows = all_to_all(HOSTS, factor, &mut draws);
         let flows: Vec<Planned<'_>> =

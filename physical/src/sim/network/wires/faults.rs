@@ -3,7 +3,7 @@
 //! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
 //! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
-use super::{Happening, LineNumber, MessageContent, Parcel, Wires};
+use super::{LineNumber, MessageContent, Parcel, ScheduledEvent, Wires};
 use crate::memory::dtype::DType;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
@@ -106,7 +106,12 @@ impl Wires {
     }
 
     /// Ends all cuts.
-    pub(crate) fn heal(&mut self, now: Time, agenda: &mut Agenda<Happening>, mut tell: impl FnMut(usize)) {
+    pub(crate) fn heal(
+        &mut self,
+        now: Time,
+        agenda: &mut Agenda<ScheduledEvent>,
+        mut tell: impl FnMut(usize),
+    ) {
         self.cuts.clear();
         for line in 0..self.lines.len() {
             self.leave(now, line as LineNumber, agenda, &mut tell);
@@ -147,12 +152,12 @@ impl Wires {
     }
 
     /// Notifies `to` that nothing more comes from `from`.
-    pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<ScheduledEvent>) {
         self.send_as_system(at, from, to, 0, MessageContent::End, agenda);
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(crate) fn post(&mut self, at: Time, letter: Datagram, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn post(&mut self, at: Time, letter: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
         let Datagram { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
         self.send_as_system(at, from, to, bytes, MessageContent::Letter(letter), agenda);
@@ -165,7 +170,7 @@ impl Wires {
         to: usize,
         bytes: usize,
         content: MessageContent,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
     ) {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
         let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };

@@ -15,8 +15,8 @@ use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::cluster::link::LinkSpec;
 use crate::sim::mail::{BoxNumber, Mailboxes, RankMailbox};
-use crate::sim::schedule::Happening;
-use crate::sim::schedule::agenda::{Agenda, Draws, Time, nanoseconds};
+use crate::sim::schedule::ScheduledEvent;
+use crate::sim::schedule::agenda::{Agenda, RandomDraws, Time, nanoseconds};
 use crate::sim::sockets::Datagram;
 use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
@@ -101,7 +101,7 @@ pub(crate) struct Wires {
     delivered: u64,
     /// Lines, if they are kept.
     log: Option<Vec<String>>,
-    draws: Draws,
+    draws: RandomDraws,
     events: u64,
     fingerprint: u64,
 }
@@ -134,7 +134,7 @@ impl Wires {
             flaw: None,
             delivered: 0,
             log: None,
-            draws: Draws::new(seed),
+            draws: RandomDraws::new(seed),
             events: 0,
             fingerprint: hash::START,
         }
@@ -168,7 +168,7 @@ impl Wires {
     }
 
     /// Shares the links among the flows anew.
-    pub(crate) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn share(&mut self, now: Time, agenda: &mut Agenda<ScheduledEvent>) {
         self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
@@ -179,7 +179,7 @@ impl Wires {
         from: BoxNumber,
         to: usize,
         parcel: Parcel,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
     ) {
         if self.dead.contains(&self.mailboxes.rank(from)) {
             return;
@@ -194,7 +194,7 @@ impl Wires {
         &mut self,
         now: Time,
         event: MessageEvent,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         mut tell: impl FnMut(usize),
     ) {
         match event {
@@ -234,7 +234,7 @@ impl Wires {
         &mut self,
         now: Time,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let is_idle = self.lines[line as usize].due.is_empty();
@@ -275,7 +275,7 @@ impl Wires {
         &mut self,
         now: Time,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         if self.lines[line as usize].flow.is_some() || self.is_cut(line) {
@@ -302,7 +302,7 @@ impl Wires {
         &mut self,
         now: Time,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         self.pass(now, line, agenda, tell);
@@ -321,7 +321,7 @@ impl Wires {
         &mut self,
         now: Time,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let late = self.lateness(line);
