@@ -3,7 +3,7 @@
 
 use super::hosts::WorldHosts;
 use super::meeting::join::ControlStreams;
-use super::sockets::stream::Stream;
+use super::sockets::stream::RankStream;
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::control::Control;
@@ -74,7 +74,7 @@ fn silence() -> (Duration, String) {
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
         let health = Arc::new(Health::new(0, (0..2).map(peer).collect()));
         let hosts = Arc::new(WorldHosts::new(0, &[]));
-        let streams = ControlStreams::Leader(vec![None, Some(Stream::Local(ours))]);
+        let streams = ControlStreams::Leader(vec![None, Some(RankStream::Local(ours))]);
         let control = Control::start(0, streams, &health, &hosts, None).unwrap();
         while health.verdict().is_none() {
             runtime::sleep(Duration::from_millis(1));

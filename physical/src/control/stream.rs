@@ -4,7 +4,7 @@
 use super::health::Vigilance;
 use super::messages::{CAP, ControlMessage};
 use crate::bootstrap::handshake::message::MessageReader;
-use crate::bootstrap::sockets::stream::Stream;
+use crate::bootstrap::sockets::stream::RankStream;
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ const MOST_UNHEARD: u32 = i32::MAX as u32;
 /// Control connection to one peer.
 pub(super) struct ControlStream {
     /// Connection to the peer.
-    stream: Stream,
+    stream: RankStream,
     /// Bytes of an incomplete message.
     partial: Vec<u8>,
     /// Bytes that could not be written yet.
@@ -37,10 +37,10 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`Error::System`] if the system refuses a socket option.
-    pub(super) fn new(stream: Stream, vigilance: &Vigilance) -> Result<Self> {
+    pub(super) fn new(stream: RankStream, vigilance: &Vigilance) -> Result<Self> {
         let set_up = || -> io::Result<()> {
             rustix::io::ioctl_fionbio(&stream, true)?;
-            if matches!(stream, Stream::Tcp(_)) {
+            if matches!(stream, RankStream::Tcp(_)) {
                 probe(&stream, vigilance)?;
             }
             Ok(())
@@ -109,7 +109,7 @@ impl AsFd for ControlStream {
 
 /// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
 /// connections are always read; a data connection may be full for longer.
-fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
+fn probe(stream: &RankStream, vigilance: &Vigilance) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
@@ -133,7 +133,7 @@ mod tests {
 
     fn pair() -> (ControlStream, ControlStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        let line = |stream| ControlStream::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        let line = |stream| ControlStream::new(RankStream::Local(stream), &Vigilance::default()).unwrap();
         (line(a), line(b))
     }
 
@@ -165,7 +165,7 @@ mod tests {
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
             let vigilance = Vigilance { silence, ..Vigilance::default() };
             let socket = socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
-            ControlStream::new(Stream::Tcp(socket), &vigilance).unwrap();
+            ControlStream::new(RankStream::Tcp(socket), &vigilance).unwrap();
         }
     }
 

@@ -26,7 +26,7 @@ use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::message::malformed;
 use crate::bootstrap::handshake::secret::Secret;
 use crate::bootstrap::handshake::{Build, authenticate};
-use crate::bootstrap::sockets::stream::Stream;
+use crate::bootstrap::sockets::stream::RankStream;
 use crate::bootstrap::variables::Placement;
 use crate::bootstrap::{LONGEST, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
@@ -59,15 +59,15 @@ pub(crate) const DIED: &str = "died (its connection ended)";
 /// Connections that stay open after the rendezvous.
 pub(crate) enum ControlStreams {
     /// Connections of rank 0 by rank, `None` for itself.
-    Leader(Vec<Option<Stream>>),
+    Leader(Vec<Option<RankStream>>),
     /// A member's connection to rank 0.
-    Member(Stream),
+    Member(RankStream),
 }
 
 /// Connection to rank 0, which has proved the secret and registered this rank.
 pub(crate) struct LeaderConnection {
     /// The connection itself.
-    stream: Stream,
+    stream: RankStream,
     /// Secret that both sides have proved.
     secret: Vec<u8>,
     /// Identity of rank 0.
@@ -76,7 +76,7 @@ pub(crate) struct LeaderConnection {
 
 impl LeaderConnection {
     /// Returns the connection.
-    pub(crate) fn stream(&self) -> &Stream {
+    pub(crate) fn stream(&self) -> &RankStream {
         &self.stream
     }
 

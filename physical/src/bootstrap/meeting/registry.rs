@@ -12,7 +12,7 @@ use crate::bootstrap::handshake::pending::Authenticated;
 use crate::bootstrap::handshake::poller::Poller;
 use crate::bootstrap::handshake::secret::Secret;
 use crate::bootstrap::handshake::{Build, JobKey};
-use crate::bootstrap::sockets::stream::{Listener, Stream};
+use crate::bootstrap::sockets::stream::{Listener, RankStream};
 use crate::error::{Peer, Result};
 use crate::system::limits;
 use crate::waiting::stopwatch::Stopwatch;
@@ -31,7 +31,7 @@ struct RegisteredPeer {
     /// Identity of the rank.
     peer: Peer,
     /// Connection to the rank.
-    stream: Stream,
+    stream: RankStream,
     /// Bytes received that are not yet a whole message.
     partial: Vec<u8>,
     /// Fields of the rank, once it has sent its request.
@@ -104,7 +104,7 @@ pub(crate) struct JoinedRanks<'a> {
     /// Record of where the ranks can be reached.
     reach: Reachability<'a>,
     /// Connections of ranks that were refused.
-    refused: Vec<Stream>,
+    refused: Vec<RankStream>,
 }
 
 impl<'a> JoinedRanks<'a> {
@@ -135,7 +135,7 @@ impl<'a> JoinedRanks<'a> {
     }
 
     /// Registers the `connections` that have just proved the secret, and reads the requests that have arrived.
-    pub(crate) fn serve(&mut self, connections: Vec<Authenticated<Stream>>) -> Result<(), JoinFailure> {
+    pub(crate) fn serve(&mut self, connections: Vec<Authenticated<RankStream>>) -> Result<(), JoinFailure> {
         let mut connections = connections.into_iter();
         let mut outcome = connections.try_for_each(|connection| self.admit(connection));
         self.refused.extend(connections.map(|rejected| rejected.connection));
@@ -146,7 +146,7 @@ impl<'a> JoinedRanks<'a> {
     }
 
     /// Registers a rank. One that cannot join ends the rendezvous for all.
-    fn admit(&mut self, authenticated: Authenticated<Stream>) -> Result<(), JoinFailure> {
+    fn admit(&mut self, authenticated: Authenticated<RankStream>) -> Result<(), JoinFailure> {
         let Authenticated { connection: stream, mut message, build } = authenticated;
         let hello = Hello::read(&mut message);
         let who = match &hello {
@@ -201,7 +201,7 @@ impl<'a> JoinedRanks<'a> {
     }
 
     /// Adds a rank, and confirms the registration to it.
-    fn register(&mut self, peer: Peer, mut stream: Stream) -> Result<(), JoinFailure> {
+    fn register(&mut self, peer: Peer, mut stream: RankStream) -> Result<(), JoinFailure> {
         let rank = peer.rank;
         let welcome = LeaderMessage::registered(&self.mine.info.peer()).send(&mut stream);
         let watched = welcome.and_then(|()| self.poller.watch(&stream, rank as u64));

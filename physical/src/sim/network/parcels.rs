@@ -1,7 +1,7 @@
 //! Parcels: messages on their way, all in one piece of memory.
 
 use crate::memory::ReadView;
-use crate::sim::schedule::agenda::Time;
+use crate::sim::schedule::agenda::Nanoseconds;
 use crate::sim::sockets::Datagram;
 use crate::transport::{Label, Ticket};
 
@@ -72,7 +72,7 @@ struct KeptParcel {
     /// `None` of a number that is free.
     parcel: Option<Parcel>,
     /// First time at which it may leave.
-    departs: Time,
+    departs: Nanoseconds,
     /// Message after it in its queue.
     next: Option<ParcelNumber>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Parcels {
 
 impl Parcels {
     /// Adds a message that may leave from a time on, as the last of a queue.
-    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Time, parcel: Parcel) {
+    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Nanoseconds, parcel: Parcel) {
         let place = KeptParcel { parcel: Some(parcel), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
@@ -132,7 +132,7 @@ impl Parcels {
     }
 
     /// Returns the earliest departure time of the first message of a queue.
-    pub(crate) fn departs(&self, queue: &MessageQueue) -> Option<Time> {
+    pub(crate) fn departs(&self, queue: &MessageQueue) -> Option<Nanoseconds> {
         queue.first.map(|number| self.places[number as usize].departs)
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let mut one = MessageQueue::default();
         let mut other = MessageQueue::default();
         for bytes in 0..3 {
-            parcels.add(&mut one, 10 * bytes as Time, parcel(bytes));
+            parcels.add(&mut one, 10 * bytes as Nanoseconds, parcel(bytes));
         }
         assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(0));
         parcels.add(&mut other, 7, parcel(3));

@@ -6,17 +6,17 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 /// Virtual time since the start, in nanoseconds.
-pub(crate) type Time = u64;
+pub(crate) type Nanoseconds = u64;
 
 /// Returns a duration as virtual time, up to the end of all time.
-pub(crate) fn nanoseconds(duration: Duration) -> Time {
-    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+pub(crate) fn nanoseconds(duration: Duration) -> Nanoseconds {
+    Nanoseconds::try_from(duration.as_nanos()).unwrap_or(Nanoseconds::MAX)
 }
 
 /// Returns seconds as virtual time, rounded up, so that no work takes zero time.
-pub(crate) fn from_seconds(seconds: f64) -> Time {
+pub(crate) fn from_seconds(seconds: f64) -> Nanoseconds {
     // Casts saturate.
-    (seconds * 1e9).ceil() as Time
+    (seconds * 1e9).ceil() as Nanoseconds
 }
 
 /// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
@@ -47,7 +47,7 @@ impl RandomDraws {
 }
 
 struct Appointment<E> {
-    at: Time,
+    at: Nanoseconds,
     /// Random, so that a seed has its own order of simultaneous events.
     tie: u64,
     /// Number of entries before it.
@@ -56,7 +56,7 @@ struct Appointment<E> {
 }
 
 impl<E> Appointment<E> {
-    fn key(&self) -> (Time, u64, u64) {
+    fn key(&self) -> (Nanoseconds, u64, u64) {
         (self.at, self.tie, self.number)
     }
 }
@@ -97,19 +97,19 @@ impl<E> Agenda<E> {
     }
 
     /// Adds an event.
-    pub(crate) fn add(&mut self, at: Time, event: E) {
+    pub(crate) fn add(&mut self, at: Nanoseconds, event: E) {
         self.added += 1;
         let tie = self.draws.as_mut().map_or(0, RandomDraws::word);
         self.entries.push(Reverse(Appointment { at, tie, number: self.added, event }));
     }
 
     /// Returns the time of the next event.
-    pub(crate) fn next_time(&self) -> Option<Time> {
+    pub(crate) fn next_time(&self) -> Option<Nanoseconds> {
         self.entries.peek().map(|Reverse(entry)| entry.at)
     }
 
     /// Takes the next event.
-    pub(crate) fn take(&mut self) -> Option<(Time, E)> {
+    pub(crate) fn take(&mut self) -> Option<(Nanoseconds, E)> {
         self.entries.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }
@@ -159,6 +159,6 @@ mod tests {
     fn what_takes_time_never_takes_none() {
         assert_eq!(from_seconds(1e-12), 1);
         assert_eq!(from_seconds(0.0), 0);
-        assert_eq!(nanoseconds(Duration::MAX), Time::MAX);
+        assert_eq!(nanoseconds(Duration::MAX), Nanoseconds::MAX);
     }
 }

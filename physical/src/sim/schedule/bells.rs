@@ -1,11 +1,11 @@
 //! Bells of ranks, which end the parks of their threads.
 
-use super::agenda::Time;
+use super::agenda::Nanoseconds;
 use super::{Pause, ScheduledEvent, SimulatedWorld, Simulator};
 use std::mem;
 
 /// Time after which a rank checks an announcement of another one to all: more may have arrived by then.
-const NEWS: Time = 1_000_000;
+const NEWS: Nanoseconds = 1_000_000;
 
 impl Simulator {
     /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell of another

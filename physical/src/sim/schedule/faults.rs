@@ -3,7 +3,7 @@
 //! The threads of a rank that has died continue in isolation: nothing that they send arrives, nothing reaches them,
 //! and all their connections are closed. So they end like those of an isolated rank, and leave nothing behind.
 
-use super::agenda::{Time, nanoseconds};
+use super::agenda::{Nanoseconds, nanoseconds};
 use super::{ScheduledEvent, SimulatedWorld, Simulator, ThreadNumber};
 use crate::sim::cluster::fault::{Fault, FaultKind};
 
@@ -100,7 +100,7 @@ impl SimulatedWorld {
     }
 
     /// Notifies all other ranks that nothing more comes from one.
-    fn close(&mut self, at: Time, rank: usize) {
+    fn close(&mut self, at: Nanoseconds, rank: usize) {
         for peer in (0..self.of_rank.len()).filter(|peer| *peer != rank) {
             self.wires.close(at, rank, peer, &mut self.agenda);
         }

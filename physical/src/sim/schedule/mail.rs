@@ -1,6 +1,6 @@
 //! Letters of ranks over sockets, between their turns and the wires.
 
-use super::agenda::{Time, nanoseconds};
+use super::agenda::{Nanoseconds, nanoseconds};
 use super::{SimulatedWorld, Simulator, ThreadNumber};
 use crate::control::is_heartbeat;
 use crate::sim::network::wires::Flaw;
@@ -61,7 +61,7 @@ impl SimulatedWorld {
     }
 
     /// Sends letters.
-    pub(super) fn post(&mut self, at: Time, letters: Vec<Datagram>) {
+    pub(super) fn post(&mut self, at: Nanoseconds, letters: Vec<Datagram>) {
         for letter in letters {
             self.wires.post(at, letter, &mut self.agenda);
         }

@@ -24,7 +24,7 @@ use super::sockets::Sockets;
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use crate::waiting::drive;
-use agenda::{Agenda, Time, from_seconds, nanoseconds};
+use agenda::{Agenda, Nanoseconds, from_seconds, nanoseconds};
 use faults::Condition;
 use fiber::Fiber;
 use std::collections::VecDeque;
@@ -76,13 +76,13 @@ struct SimulatedThread {
     rank: usize,
     wait: Pause,
     /// End of the wait.
-    until: Time,
+    until: Nanoseconds,
     /// First time at which the agenda has it; the end of time if it has not.
-    due: Time,
+    due: Nanoseconds,
     /// Another time of its entry in the agenda, or the end of time.
-    later: Time,
+    later: Nanoseconds,
     /// Its own clock, if that is later than the world's.
-    ahead: Time,
+    ahead: Nanoseconds,
     /// Its poll function, while it waits with one.
     look: Option<Predicate>,
     /// Set once that has been found.
@@ -101,7 +101,7 @@ unsafe impl Send for Predicate {}
 type BeginThread = Box<dyn FnOnce() + Send>;
 
 struct SimulatedWorld {
-    now: Time,
+    now: Nanoseconds,
     agenda: Agenda<ScheduledEvent>,
     threads: Vec<SimulatedThread>,
     /// Threads of each rank that have not ended.
@@ -130,9 +130,9 @@ struct SimulatedWorld {
     /// Ranks with events that a thread may check.
     to_look: Vec<usize>,
     /// Time at which the run ends, even if threads still run.
-    limit: Time,
+    limit: Nanoseconds,
     /// Latest time up to which an ended thread had computed.
-    end: Time,
+    end: Nanoseconds,
     flaw: Option<Flaw>,
     heartbeats: u64,
 }
@@ -160,7 +160,7 @@ pub(super) struct Simulator(Mutex<SimulatedWorld>);
 
 impl SimulatedWorld {
     /// Returns the time of the running thread, which may be ahead of that of the world.
-    fn local_time(&self) -> Time {
+    fn local_time(&self) -> Nanoseconds {
         self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
     }
 
@@ -171,8 +171,8 @@ impl SimulatedWorld {
             rank,
             wait: Pause::Asleep,
             until: ahead,
-            due: Time::MAX,
-            later: Time::MAX,
+            due: Nanoseconds::MAX,
+            later: Nanoseconds::MAX,
             ahead,
             look: None,
             found: false,
@@ -210,7 +210,7 @@ impl SimulatedWorld {
             thread.wait = wait;
             thread.until = thread.ahead.max(now).saturating_add(at_most);
         }
-        if thread.until < Time::MAX {
+        if thread.until < Nanoseconds::MAX {
             self.arm(self.running);
         }
     }
@@ -290,9 +290,9 @@ impl SimulatedWorld {
                 let now = self.now;
                 let thread = &mut self.threads[number];
                 if thread.due == now {
-                    thread.due = mem::replace(&mut thread.later, Time::MAX);
+                    thread.due = mem::replace(&mut thread.later, Nanoseconds::MAX);
                 }
-                if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Time::MAX {
+                if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Nanoseconds::MAX {
                     self.arm(number);
                 }
             }
@@ -339,7 +339,7 @@ impl Simulator {
             held: Vec::new(),
             sockets: Sockets::new(ranks),
             to_look: Vec::new(),
-            limit: Time::MAX,
+            limit: Nanoseconds::MAX,
             end: 0,
             flaw: None,
             heartbeats: 0,
@@ -395,7 +395,7 @@ impl Simulator {
     /// Returns the counts of a run without further events.
     fn ended(&self) -> Result<Counts> {
         let state = self.lock();
-        if state.living > 0 && state.limit == Time::MAX {
+        if state.living > 0 && state.limit == Nanoseconds::MAX {
             let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();

@@ -1,6 +1,6 @@
 //! The simulated world as a runtime: clock, sleeps and threads of its ranks.
 
-use super::agenda::{Time, nanoseconds};
+use super::agenda::{Nanoseconds, nanoseconds};
 use super::{Pause, Predicate, Simulator};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::sim::sockets;
@@ -51,7 +51,7 @@ impl Runtime for Simulator {
             }
             self.suspend(
                 Pause::Looking,
-                if end == Time::MAX { Duration::MAX } else { Duration::from_nanos(left) },
+                if end == Nanoseconds::MAX { Duration::MAX } else { Duration::from_nanos(left) },
             );
             let mut state = self.lock();
             let running = state.running;

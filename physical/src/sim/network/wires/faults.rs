@@ -8,7 +8,7 @@ use crate::memory::dtype::DType;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::network::flows::LinkNumber;
-use crate::sim::schedule::agenda::{Agenda, Time};
+use crate::sim::schedule::agenda::{Agenda, Nanoseconds};
 use crate::sim::sockets::Datagram;
 use crate::transport::Label;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
@@ -70,7 +70,7 @@ impl Wires {
     }
 
     /// Adds a line to the log, if there is one.
-    pub(crate) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, now: Nanoseconds, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             let seconds = now / 1_000_000_000;
             log.push(format!("{seconds}.{:09} {}", now % 1_000_000_000, what()));
@@ -94,7 +94,7 @@ impl Wires {
     }
 
     /// Blocks all messages between hosts.
-    pub(crate) fn cut(&mut self, now: Time, cut: Cut) {
+    pub(crate) fn cut(&mut self, now: Nanoseconds, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
             if self.is_cut(line as LineNumber)
@@ -108,7 +108,7 @@ impl Wires {
     /// Ends all cuts.
     pub(crate) fn heal(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         agenda: &mut Agenda<ScheduledEvent>,
         mut tell: impl FnMut(usize),
     ) {
@@ -119,7 +119,7 @@ impl Wires {
     }
 
     /// Gives the links of a host a share of their bandwidth.
-    pub(crate) fn slow(&mut self, now: Time, host: usize, share: f64) {
+    pub(crate) fn slow(&mut self, now: Nanoseconds, host: usize, share: f64) {
         for link in &self.hosts[host].links {
             let bandwidth = self.links[*link].bandwidth * share;
             self.flows.set_bandwidth(now, 2 * *link as LinkNumber, bandwidth);
@@ -152,12 +152,18 @@ impl Wires {
     }
 
     /// Notifies `to` that nothing more comes from `from`.
-    pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<ScheduledEvent>) {
+    pub(crate) fn close(
+        &mut self,
+        at: Nanoseconds,
+        from: usize,
+        to: usize,
+        agenda: &mut Agenda<ScheduledEvent>,
+    ) {
         self.send_as_system(at, from, to, 0, MessageContent::End, agenda);
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(crate) fn post(&mut self, at: Time, letter: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
+    pub(crate) fn post(&mut self, at: Nanoseconds, letter: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
         let Datagram { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
         self.send_as_system(at, from, to, bytes, MessageContent::Letter(letter), agenda);
@@ -165,7 +171,7 @@ impl Wires {
 
     fn send_as_system(
         &mut self,
-        at: Time,
+        at: Nanoseconds,
         from: usize,
         to: usize,
         bytes: usize,

@@ -16,7 +16,7 @@ use crate::sim::cluster::fault::Cut;
 use crate::sim::cluster::link::LinkSpec;
 use crate::sim::mail::{BoxNumber, Mailboxes, RankMailbox};
 use crate::sim::schedule::ScheduledEvent;
-use crate::sim::schedule::agenda::{Agenda, RandomDraws, Time, nanoseconds};
+use crate::sim::schedule::agenda::{Agenda, Nanoseconds, RandomDraws, nanoseconds};
 use crate::sim::sockets::Datagram;
 use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
@@ -48,7 +48,7 @@ enum EventKind {
 }
 
 /// Messages from one rank to another on one channel.
-struct Connection {
+struct ChannelWire {
     from: usize,
     to: usize,
     /// Mailbox of the sender.
@@ -60,7 +60,7 @@ struct Connection {
     flow: Option<FlowNumber>,
     /// Links of the cluster, for their properties other than bandwidth.
     links: Box<[LinkSpec]>,
-    latency: Time,
+    latency: Nanoseconds,
     /// Messages whose time has not come.
     waiting: MessageQueue,
     /// Messages that may leave by now; the first may be leaving.
@@ -68,7 +68,7 @@ struct Connection {
     /// Messages that have left and not arrived.
     flying: MessageQueue,
     /// Arrival time of the last of them: messages do not overtake each other.
-    last: Time,
+    last: Nanoseconds,
 }
 
 /// All messages of a simulated cluster.
@@ -77,7 +77,7 @@ pub(crate) struct Wires {
     routes: Routes,
     links: Vec<LinkSpec>,
     parcels: Parcels,
-    lines: Vec<Connection>,
+    lines: Vec<ChannelWire>,
     /// Lines from each mailbox, with the ranks that they lead to, in the order of these.
     from: Vec<Vec<(usize, LineNumber)>>,
     /// Connection of each flow.
@@ -157,25 +157,25 @@ impl Wires {
         let to = self.mailboxes.rank(mailbox);
         let line = self.find(self.mailboxes.of_peer(mailbox, from), to);
         line.is_ok_and(|line| {
-            let Connection { waiting, due, flying, .. } = &self.lines[line as usize];
+            let ChannelWire { waiting, due, flying, .. } = &self.lines[line as usize];
             ![waiting, due, flying].iter().all(|queue| queue.is_empty())
         })
     }
 
     /// Returns the time at which [`Wires::share`] must be called, if anything has changed.
-    pub(crate) fn share_at(&self) -> Option<Time> {
+    pub(crate) fn share_at(&self) -> Option<Nanoseconds> {
         self.flows.share_at()
     }
 
     /// Shares the links among the flows anew.
-    pub(crate) fn share(&mut self, now: Time, agenda: &mut Agenda<ScheduledEvent>) {
+    pub(crate) fn share(&mut self, now: Nanoseconds, agenda: &mut Agenda<ScheduledEvent>) {
         self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
     /// Takes a message from a mailbox to a rank that leaves at a time, and enters it in the agenda.
     pub(crate) fn send(
         &mut self,
-        at: Time,
+        at: Nanoseconds,
         from: BoxNumber,
         to: usize,
         parcel: Parcel,
@@ -192,7 +192,7 @@ impl Wires {
     /// Executes an event; calls `tell` with each rank that has to check something.
     pub(crate) fn happen(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         event: MessageEvent,
         agenda: &mut Agenda<ScheduledEvent>,
         mut tell: impl FnMut(usize),
@@ -210,7 +210,7 @@ impl Wires {
                 self.done = done;
             }
             MessageEvent::Arrive(line) => {
-                let Connection { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
+                let ChannelWire { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
                 let from = *from;
                 let to = *to;
                 let inbox = *inbox;
@@ -232,14 +232,14 @@ impl Wires {
     /// Sends the messages of a line whose time has come.
     fn depart(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
         agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let is_idle = self.lines[line as usize].due.is_empty();
         loop {
-            let Connection { waiting, due, .. } = &mut self.lines[line as usize];
+            let ChannelWire { waiting, due, .. } = &mut self.lines[line as usize];
             if self.parcels.departs(waiting).is_none_or(|at| at > now) {
                 break;
             }
@@ -259,7 +259,7 @@ impl Wires {
     pub(crate) fn cancel(&mut self, mailbox: BoxNumber, ticket: Ticket) {
         self.mailboxes.get(mailbox).cancel(ticket);
         for (_, line) in &self.from[mailbox] {
-            let Connection { waiting, due, .. } = &self.lines[*line as usize];
+            let ChannelWire { waiting, due, .. } = &self.lines[*line as usize];
             for queue in [waiting, due] {
                 self.parcels.for_each(queue, |parcel| {
                     if parcel.ticket == Some(ticket) {
@@ -273,7 +273,7 @@ impl Wires {
     /// Begins the first message of a line.
     fn leave(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
         agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
@@ -282,7 +282,7 @@ impl Wires {
             return;
         }
         // One after another, since many may have no links.
-        while let Connection { route, due, .. } = &self.lines[line as usize]
+        while let ChannelWire { route, due, .. } = &self.lines[line as usize]
             && let Some(bytes) = self.parcels.bytes(due)
         {
             if !route.is_empty() {
@@ -300,13 +300,13 @@ impl Wires {
     /// Ends the first message of a line at its sender, and begins the next.
     fn has_left(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
         agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         self.pass(now, line, agenda, tell);
-        let Connection { flow, due, .. } = &mut self.lines[line as usize];
+        let ChannelWire { flow, due, .. } = &mut self.lines[line as usize];
         let Some(number) = *flow else { return };
         if let Some(bytes) = self.parcels.bytes(due) {
             self.flows.renew(now, number, HEADER_BYTES + bytes);
@@ -319,13 +319,13 @@ impl Wires {
     /// Starts the transfer of the first message of a line.
     fn pass(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
         agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let late = self.lateness(line);
-        let Connection { due, latency, last, flying, .. } = &mut self.lines[line as usize];
+        let ChannelWire { due, latency, last, flying, .. } = &mut self.lines[line as usize];
         let Some(parcel) = self.parcels.pass(due, flying) else { return };
         *last = now.saturating_add(*latency).saturating_add(late).max(*last);
         agenda.add(*last, MessageEvent::Arrive(line).into());
@@ -347,7 +347,7 @@ impl Wires {
         bytes: usize,
         tell: &mut impl FnMut(usize),
     ) {
-        let Connection { from, to, outbox, .. } = self.lines[line as usize];
+        let ChannelWire { from, to, outbox, .. } = self.lines[line as usize];
         let got = Got { peer: to, bytes };
         if ticket.is_some_and(|ticket| self.mailboxes.get(outbox).has_sent(ticket, got)) {
             tell(from);
@@ -355,9 +355,9 @@ impl Wires {
     }
 
     /// Mixes a departure or an arrival into the fingerprint of the run.
-    fn record(&mut self, now: Time, kind: EventKind, line: LineNumber, bytes: usize) {
+    fn record(&mut self, now: Nanoseconds, kind: EventKind, line: LineNumber, bytes: usize) {
         self.events += 1;
-        let Connection { from, to, outbox, .. } = self.lines[line as usize];
+        let ChannelWire { from, to, outbox, .. } = self.lines[line as usize];
         let channel = self.mailboxes.get(outbox).channel;
         self.note(now, || {
             let what = if matches!(kind, EventKind::Departure) { "leaves for" } else { "arrives at" };
@@ -371,11 +371,11 @@ impl Wires {
     }
 
     /// Draws by how much later than usual a message arrives.
-    fn lateness(&mut self, line: LineNumber) -> Time {
+    fn lateness(&mut self, line: LineNumber) -> Nanoseconds {
         let mut late = 0;
         for link in &self.lines[line as usize].links {
             if !link.jitter.is_zero() {
-                late += (nanoseconds(link.jitter) as f64 * self.draws.fraction()) as Time;
+                late += (nanoseconds(link.jitter) as f64 * self.draws.fraction()) as Nanoseconds;
             }
             if link.stalls > 0.0 && self.draws.fraction() < link.stalls {
                 late += nanoseconds(link.stall);
@@ -401,7 +401,7 @@ impl Wires {
         let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
         let directed = route.links.iter().map(|(link, back)| (2 * link + usize::from(*back)) as LinkNumber);
         let number = self.lines.len() as LineNumber;
-        self.lines.push(Connection {
+        self.lines.push(ChannelWire {
             from,
             to,
             outbox,
