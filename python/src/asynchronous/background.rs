@@ -1,6 +1,6 @@
 //! Averages in the background: the mean over ranks of a snapshot, while this rank continues its computation.
 
-use super::home::Home;
+use super::home::ClosableOwner;
 use crate::communicator::{Argument, Call, Comm, Communicator};
 use crate::encoding::Encoding;
 use crate::error::{exception, usage};
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Background {
     all: Communicator,
-    home: Arc<Home<Means>>,
+    home: Arc<ClosableOwner<SharedBackground>>,
 }
 
-type Means = Mutex<asynchronous::Background>;
+type SharedBackground = Mutex<asynchronous::Background>;
 
 /// A mean in progress, to apply to its elements.
 ///
@@ -27,11 +27,11 @@ type Means = Mutex<asynchronous::Background>;
 pub(crate) struct Average {
     work: Py<Work>,
     elements: Py<PyAny>,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<MeanProgress>>,
 }
 
 /// Progress of an average.
-enum Found {
+enum MeanProgress {
     Nothing,
     /// All ranks agreed not to begin it.
     Aborted,
@@ -42,7 +42,7 @@ enum Found {
     Applied,
 }
 
-impl Closes for Home<Means> {
+impl Closes for ClosableOwner<SharedBackground> {
     fn close(&self) -> Result<()> {
         // Waits for averages in progress.
         drop(self.take());
@@ -64,7 +64,7 @@ impl World {
         let all = self.all();
         let start = async |comm: &Comm| asynchronous::Background::start(comm).await;
         let made = all.make(py, "background", start)?;
-        let home = Home::new("background thread", Mutex::new(made));
+        let home = ClosableOwner::new("background thread", Mutex::new(made));
         self.member().keep(Arc::clone(&home) as Arc<dyn Closes>);
         Ok(Background { all, home })
     }
@@ -112,13 +112,13 @@ impl Background {
             }))
         });
         let pending = pending.map_err(|error: hexagram::Error| exception(py, &error))?;
-        let found = Arc::new(Mutex::new(Found::Nothing));
+        let found = Arc::new(Mutex::new(MeanProgress::Nothing));
         let told = Arc::clone(&found);
         let call = Call { what: "mean", async_op: true, timeout: None };
         let work = self.all.run_at_once(py, call, async move |_: &Comm| {
             let found = match pending.await? {
-                Some((snapshot, mean)) => Found::Mean { snapshot, mean },
-                None => Found::Aborted,
+                Some((snapshot, mean)) => MeanProgress::Mean { snapshot, mean },
+                None => MeanProgress::Aborted,
             };
             *told.lock().unwrap_or_else(PoisonError::into_inner) = found;
             Ok(Value::Nothing)
@@ -168,10 +168,10 @@ impl Average {
         self.work.get().wait(py, None)?;
         let found = std::mem::replace(
             &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner),
-            Found::Applied,
+            MeanProgress::Applied,
         );
         match found {
-            Found::Mean { snapshot, mean } => {
+            MeanProgress::Mean { snapshot, mean } => {
                 let elements = Operand::output(self.elements.bind(py))?;
                 let applied = py.detach(|| {
                     let mut x = elements.write_all()?;
@@ -180,8 +180,8 @@ impl Average {
                 });
                 applied.map(|()| true).map_err(|error| exception(py, &error))
             }
-            Found::Aborted => Ok(false),
-            Found::Nothing | Found::Applied => {
+            MeanProgress::Aborted => Ok(false),
+            MeanProgress::Nothing | MeanProgress::Applied => {
                 Err(usage(py, "this mean was applied before", "begin another one"))
             }
         }

@@ -1,6 +1,6 @@
 //! The staleness clock: a rank waits if it is too many steps ahead of the slowest.
 
-use super::home::Home;
+use super::home::ClosableOwner;
 use crate::communicator::{Call, Comm, Communicator, Returned};
 use crate::work::Value;
 use hexagram::asynchronous;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Clock {
     all: Communicator,
-    home: Arc<Home<asynchronous::Clock>>,
+    home: Arc<ClosableOwner<asynchronous::Clock>>,
 }
 
 #[pymethods]
@@ -75,7 +75,7 @@ impl Clock {
 }
 
 impl Clock {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::Clock>>) -> Self {
+    pub(super) fn new(all: Communicator, home: Arc<ClosableOwner<asynchronous::Clock>>) -> Self {
         Clock { all, home }
     }
 

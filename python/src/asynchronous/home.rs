@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Owner of a value, until it is closed.
-pub(crate) struct Home<T: ?Sized> {
+pub(crate) struct ClosableOwner<T: ?Sized> {
     generation: Generation,
     /// Name for messages.
     what: &'static str,
@@ -19,9 +19,13 @@ pub(super) trait Empties: Send + Sync {
     fn empty(&self);
 }
 
-impl<T> Home<T> {
+impl<T> ClosableOwner<T> {
     pub(super) fn new(what: &'static str, kept: T) -> Arc<Self> {
-        Arc::new(Home { generation: Generation::now(), what, kept: Mutex::new(Some(Arc::new(kept))) })
+        Arc::new(ClosableOwner {
+            generation: Generation::now(),
+            what,
+            kept: Mutex::new(Some(Arc::new(kept))),
+        })
     }
 
     /// Returns the value. Fails after it was closed, and in a forked child.
@@ -41,13 +45,13 @@ impl<T> Home<T> {
     }
 }
 
-impl<T: Send + Sync> Empties for Home<T> {
+impl<T: Send + Sync> Empties for ClosableOwner<T> {
     fn empty(&self) {
         drop(self.take());
     }
 }
 
-impl<T: ?Sized> Drop for Home<T> {
+impl<T: ?Sized> Drop for ClosableOwner<T> {
     fn drop(&mut self) {
         if !self.generation.is_now() {
             // Its threads belong to the parent.

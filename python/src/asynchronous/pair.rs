@@ -1,11 +1,11 @@
 //! Pair exchanges: two ranks average their values at any time, without a third.
 
-use super::home::Home;
+use super::home::ClosableOwner;
 use super::window::{restored, states};
 use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::Saved;
+use crate::state::SavedEncoding;
 use crate::whole::ranks;
 use crate::work::Value;
 use hexagram::asynchronous;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct PairExchange {
     all: Communicator,
-    home: Arc<Home<asynchronous::PairExchange>>,
+    home: Arc<ClosableOwner<asynchronous::PairExchange>>,
 }
 
 #[pymethods]
@@ -78,7 +78,7 @@ impl PairExchange {
 
     /// Continues from a `state_dict`, in a pair exchange created with the same arguments; on all ranks, before the
     /// first exchange.
-    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, SavedEncoding>) -> PyResult<()> {
         let pair = self.home.get(py)?;
         let states = restored(py, state)?;
         py.detach(|| pair.blocking().restore(states)).map_err(|error| exception(py, &error))
@@ -90,7 +90,7 @@ impl PairExchange {
 }
 
 impl PairExchange {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::PairExchange>>) -> Self {
+    pub(super) fn new(all: Communicator, home: Arc<ClosableOwner<asynchronous::PairExchange>>) -> Self {
         PairExchange { all, home }
     }
 }

@@ -1,10 +1,10 @@
 //! The parameter server on all ranks: each keeps a shard, and updates it by the pushes of the others.
 
-use super::home::Home;
+use super::home::ClosableOwner;
 use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::error::{exception, usage};
 use crate::memory::Operand;
-use crate::state::{Saved, dictionary};
+use crate::state::{SavedEncoding, dictionary};
 use crate::whole::count;
 use crate::work::Value;
 use hexagram::asynchronous::{self, Add, ServerOptions, SgdUpdate};
@@ -25,12 +25,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Server {
     /// On its own lane, so that its calls run in order.
     all: Communicator,
-    home: Arc<Home<Kept>>,
+    home: Arc<ClosableOwner<ServerSlot>>,
     parameters: usize,
 }
 
 /// Owner of a server while no call uses it.
-type Kept = Mutex<Option<asynchronous::Server>>;
+type ServerSlot = Mutex<Option<asynchronous::Server>>;
 
 /// Encodings of pushes and pulls.
 pub(super) struct ServerCodecs {
@@ -137,7 +137,7 @@ impl Server {
         if state.is_empty() {
             return Ok(());
         }
-        let state = state.extract::<Saved>()?.state(py)?;
+        let state = state.extract::<SavedEncoding>()?.state(py)?;
         let mut server = self.take(py)?;
         let restored = server.pushed().map(|encoding| *encoding.state_mut() = state);
         self.put(py, server)?;
@@ -152,7 +152,7 @@ impl Server {
 }
 
 impl Server {
-    pub(super) fn new(all: &Communicator, home: Arc<Home<Kept>>, parameters: usize) -> Self {
+    pub(super) fn new(all: &Communicator, home: Arc<ClosableOwner<ServerSlot>>, parameters: usize) -> Self {
         // Calls on these lanes are not collectives, so they need no tags.
         static LANES: AtomicUsize = AtomicUsize::new(0);
         let lane = usize::MAX - LANES.fetch_add(1, Ordering::Relaxed);
@@ -186,11 +186,11 @@ impl Server {
     }
 }
 
-fn take(kept: &Kept) -> Result<asynchronous::Server> {
+fn take(kept: &ServerSlot) -> Result<asynchronous::Server> {
     let taken = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
     taken.ok_or_else(|| Error::usage("this server is in use by another call", "wait for that call first"))
 }
 
-fn put(kept: &Kept, server: asynchronous::Server) {
+fn put(kept: &ServerSlot, server: asynchronous::Server) {
     *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
 }

@@ -1,7 +1,7 @@
 //! The service: one thread of a rank that answers the requests of the other ranks, and the objects created from it.
 
 use super::clock::Clock;
-use super::home::{Empties, Home};
+use super::home::{ClosableOwner, Empties};
 use super::pair::PairExchange;
 use super::server::{Server, ServerCodecs};
 use super::window::Window;
@@ -22,16 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Service {
     all: Communicator,
-    running: Arc<Running>,
+    running: Arc<RunningService>,
 }
 
 /// A service, and the objects created from it.
-struct Running {
-    service: Arc<Home<asynchronous::Service>>,
+struct RunningService {
+    service: Arc<ClosableOwner<asynchronous::Service>>,
     made: Mutex<Vec<Weak<dyn Empties>>>,
 }
 
-impl Closes for Running {
+impl Closes for RunningService {
     fn close(&self) -> Result<()> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         // No rank waits for a dropped clock.
@@ -54,7 +54,8 @@ impl World {
         let all = self.all();
         let service =
             all.make(py, "service", async |comm: &Comm| asynchronous::Service::start(comm).await)?;
-        let running = Running { service: Home::new("service", service), made: Mutex::default() };
+        let running =
+            RunningService { service: ClosableOwner::new("service", service), made: Mutex::default() };
         let running = Arc::new(running);
         self.member().keep(Arc::clone(&running) as Arc<dyn Closes>);
         Ok(Service { all, running })
@@ -193,8 +194,8 @@ impl Service {
 
 impl Service {
     /// Keeps an object until the service is closed.
-    fn keep<T: Send + Sync + 'static>(&self, what: &'static str, made: T) -> Arc<Home<T>> {
-        let home = Home::new(what, made);
+    fn keep<T: Send + Sync + 'static>(&self, what: &'static str, made: T) -> Arc<ClosableOwner<T>> {
+        let home = ClosableOwner::new(what, made);
         let weak = Arc::downgrade(&home) as Weak<dyn Empties>;
         let mut made = self.running.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.retain(|other| other.strong_count() > 0);

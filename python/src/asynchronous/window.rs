@@ -1,10 +1,10 @@
 //! Windows: memory of a rank that its neighbours write and read while it computes.
 
-use super::home::Home;
+use super::home::ClosableOwner;
 use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::{Saved, dictionary};
+use crate::state::{SavedEncoding, dictionary};
 use crate::whole::ranks;
 use hexagram::{Result, asynchronous};
 use pyo3::prelude::*;
@@ -19,13 +19,13 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Window {
     all: Communicator,
-    home: Arc<Home<asynchronous::Window>>,
+    home: Arc<ClosableOwner<asynchronous::Window>>,
     sources: Vec<usize>,
 }
 
 /// Ranks, each with its weight or a default.
 #[derive(FromPyObject)]
-pub(super) enum Peers<'py> {
+pub(super) enum WindowPeers<'py> {
     Weighted(Bound<'py, PyDict>),
     Ranks(Vec<usize>),
 }
@@ -62,7 +62,7 @@ impl Window {
     ///
     /// >>> window.put({1: 0.5, 3: 0.5})  # doctest: +SKIP
     #[pyo3(signature = (to = None, self_weight = 1.0, *, async_op = false))]
-    fn put(&self, py: Python<'_>, to: Option<Peers<'_>>, self_weight: f64, async_op: bool) -> Returned {
+    fn put(&self, py: Python<'_>, to: Option<WindowPeers<'_>>, self_weight: f64, async_op: bool) -> Returned {
         let window = self.home.get(py)?;
         let to = weights(to, || window.destinations(), 1.0)?;
         self.run(py, "put", async_op, async move || window.put(self_weight, &to).await)
@@ -74,7 +74,7 @@ impl Window {
     fn accumulate(
         &self,
         py: Python<'_>,
-        to: Option<Peers<'_>>,
+        to: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         async_op: bool,
     ) -> Returned {
@@ -89,7 +89,7 @@ impl Window {
     /// Fetches the values of `sources`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p here.
     /// Default: all sources.
     #[pyo3(signature = (sources = None, *, async_op = false))]
-    fn get(&self, py: Python<'_>, sources: Option<Peers<'_>>, async_op: bool) -> Returned {
+    fn get(&self, py: Python<'_>, sources: Option<WindowPeers<'_>>, async_op: bool) -> Returned {
         let window = self.home.get(py)?;
         let from = weights(sources, || self.sources.clone(), 1.0)?;
         self.run(py, "get", async_op, async move || window.get(&from).await)
@@ -101,7 +101,7 @@ impl Window {
     fn update(
         &self,
         py: Python<'_>,
-        sources: Option<Peers<'_>>,
+        sources: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         reset: bool,
     ) -> Returned {
@@ -167,7 +167,7 @@ impl Window {
 
     /// Continues from a `state_dict`, in a window created with the same arguments; on all ranks, before anything is
     /// sent.
-    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, SavedEncoding>) -> PyResult<()> {
         let window = self.home.get(py)?;
         let states = restored(py, state)?;
         py.detach(|| window.blocking().restore(states)).map_err(|error| exception(py, &error))
@@ -179,7 +179,11 @@ impl Window {
 }
 
 impl Window {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::Window>>, sources: Vec<usize>) -> Self {
+    pub(super) fn new(
+        all: Communicator,
+        home: Arc<ClosableOwner<asynchronous::Window>>,
+        sources: Vec<usize>,
+    ) -> Self {
         Window { all, home, sources }
     }
 
@@ -197,15 +201,15 @@ impl Window {
 
 /// Returns ranks with their weights; `usual` for those without.
 fn weights(
-    peers: Option<Peers<'_>>,
+    peers: Option<WindowPeers<'_>>,
     all: impl FnOnce() -> Vec<usize>,
     usual: f64,
 ) -> PyResult<Vec<(usize, f64)>> {
     let ranks = match peers {
-        Some(Peers::Weighted(weights)) => {
+        Some(WindowPeers::Weighted(weights)) => {
             return weights.iter().map(|(rank, weight)| Ok((rank.extract()?, weight.extract()?))).collect();
         }
-        Some(Peers::Ranks(ranks)) => ranks,
+        Some(WindowPeers::Ranks(ranks)) => ranks,
         None => all(),
     };
     Ok(ranks.into_iter().map(|rank| (rank, usual)).collect())
@@ -226,7 +230,7 @@ pub(super) fn states<'py>(
 /// Returns the states of a dictionary.
 pub(super) fn restored(
     py: Python<'_>,
-    saved: BTreeMap<String, Saved>,
+    saved: BTreeMap<String, SavedEncoding>,
 ) -> PyResult<Vec<(String, hexagram::encoding::State)>> {
     saved.into_iter().map(|(name, saved)| Ok((name, saved.state(py)?))).collect()
 }
