@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// Owner of some elements, dropped only with the interpreter lock.
 #[derive(Debug)]
-pub(crate) struct Kept(Option<Held>);
+pub(crate) struct ElementsOwner(Option<OwnerKind>);
 
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum OwnerKind {
     /// An object that owns the elements.
     Object(#[allow(dead_code, reason = "it is kept for its drop")] Py<PyAny>),
     /// Another owner, such as a view of the buffer of an object.
@@ -22,21 +22,21 @@ pub(crate) enum Held {
 }
 
 /// Owners whose operations have ended.
-static DROPPED: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static DROPPED: Mutex<Vec<OwnerKind>> = Mutex::new(Vec::new());
 
-impl Kept {
+impl ElementsOwner {
     /// Keeps an owner.
-    pub(super) fn new(held: Held) -> Self {
-        Kept(Some(held))
+    pub(super) fn new(held: OwnerKind) -> Self {
+        ElementsOwner(Some(held))
     }
 
     /// Keeps nothing.
     pub(super) fn nothing() -> Self {
-        Kept(None)
+        ElementsOwner(None)
     }
 }
 
-impl Drop for Kept {
+impl Drop for ElementsOwner {
     fn drop(&mut self) {
         let Some(held) = self.0.take() else { return };
         let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
