@@ -1,11 +1,11 @@
 //! Averages in the background: the mean over ranks of a snapshot, while this rank continues its computation.
 
 use super::home::ClosableOwner;
-use crate::communicator::{Argument, Call, Comm, Communicator};
+use crate::communicator::{CallOptions, Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::Encoding;
 use crate::error::{exception, usage};
 use crate::memory::Operand;
-use crate::work::{Value, Work, interruptible};
+use crate::work::{Work, WorkValue, interruptible};
 use crate::world::{Closes, World};
 use hexagram::{Buffer, ReduceOp, Result, asynchronous};
 use pyo3::prelude::*;
@@ -62,7 +62,7 @@ impl World {
     /// True
     fn background(&self, py: Python<'_>) -> PyResult<Background> {
         let all = self.all();
-        let start = async |comm: &Comm| asynchronous::Background::start(comm).await;
+        let start = async |comm: &InnerCommunicator| asynchronous::Background::start(comm).await;
         let made = all.make(py, "background", start)?;
         let home = ClosableOwner::new("background thread", Mutex::new(made));
         self.member().keep(Arc::clone(&home) as Arc<dyn Closes>);
@@ -71,7 +71,7 @@ impl World {
 }
 
 /// Returns the elements of an argument for writing a mean.
-fn floats(elements: Argument) -> PyResult<Operand> {
+fn floats(elements: ElementsArgument) -> PyResult<Operand> {
     let operand = Operand::output(elements)?;
     if operand.dtype().is_float() {
         return Ok(operand);
@@ -88,7 +88,7 @@ impl Background {
     ///
     /// Raises `UsageError` unless the elements are floats, and for read-only elements.
     #[pyo3(signature = (elements, encoding = None))]
-    fn mean(&self, elements: Argument, encoding: Option<&Encoding>) -> PyResult<Average> {
+    fn mean(&self, elements: ElementsArgument, encoding: Option<&Encoding>) -> PyResult<Average> {
         let py = elements.py();
         let running = self.home.get(py)?;
         let operand = floats(elements)?;
@@ -97,7 +97,7 @@ impl Background {
             let snapshot = operand.copied()?;
             drop(operand);
             let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(running.call(async move |comm: &Comm| {
+            Ok(running.call(async move |comm: &InnerCommunicator| {
                 let mut mean = snapshot.copied()?;
                 match slot {
                     None => comm.all_reduce(&mut mean, ReduceOp::Mean).await?,
@@ -114,14 +114,14 @@ impl Background {
         let pending = pending.map_err(|error: hexagram::Error| exception(py, &error))?;
         let found = Arc::new(Mutex::new(MeanProgress::Nothing));
         let told = Arc::clone(&found);
-        let call = Call { what: "mean", async_op: true, timeout: None };
-        let work = self.all.run_at_once(py, call, async move |_: &Comm| {
+        let call = CallOptions { what: "mean", async_op: true, timeout: None };
+        let work = self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
             let found = match pending.await? {
                 Some((snapshot, mean)) => MeanProgress::Mean { snapshot, mean },
                 None => MeanProgress::Aborted,
             };
             *told.lock().unwrap_or_else(PoisonError::into_inner) = found;
-            Ok(Value::Nothing)
+            Ok(WorkValue::Nothing)
         })?;
         let work = work.bind(py).cast::<Work>()?.clone().unbind();
         Ok(Average { work, elements: elements.clone().unbind(), found })

@@ -1,8 +1,8 @@
 //! The staleness clock: a rank waits if it is too many steps ahead of the slowest.
 
 use super::home::ClosableOwner;
-use crate::communicator::{Call, Comm, Communicator, Returned};
-use crate::work::Value;
+use crate::communicator::{CallOptions, CallResult, Communicator, InnerCommunicator};
+use crate::work::WorkValue;
 use hexagram::asynchronous;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -46,18 +46,22 @@ impl Clock {
     ///
     /// Raises `DeadlineExceeded` with the rank that is late, or `PeerFailed` with the rank that failed.
     #[pyo3(signature = (*, async_op = false))]
-    fn wait(&self, py: Python<'_>, async_op: bool) -> Returned {
+    fn wait(&self, py: Python<'_>, async_op: bool) -> CallResult {
         let clock = self.get(py)?;
-        let call = Call { what: "wait", async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| clock.wait().await.map(Value::Count))
+        let call = CallOptions { what: "wait", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
+            clock.wait().await.map(WorkValue::Count)
+        })
     }
 
     /// Waits until every rank has reached the clock of this one: call it before evaluating or saving.
     #[pyo3(signature = (*, async_op = false))]
-    fn settle(&self, py: Python<'_>, async_op: bool) -> Returned {
+    fn settle(&self, py: Python<'_>, async_op: bool) -> CallResult {
         let clock = self.get(py)?;
-        let call = Call { what: "settle", async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| clock.settle().await.map(Value::Count))
+        let call = CallOptions { what: "settle", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
+            clock.settle().await.map(WorkValue::Count)
+        })
     }
 
     /// Marks this rank as finished: no rank waits for its clock any more.

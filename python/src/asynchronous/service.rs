@@ -5,7 +5,7 @@ use super::home::{ClosableOwner, Empties};
 use super::pair::PairExchange;
 use super::server::{Server, ServerCodecs};
 use super::window::Window;
-use crate::communicator::{Argument, Comm, Communicator};
+use crate::communicator::{Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::make;
 use crate::error::exception;
 use crate::memory::Operand;
@@ -52,8 +52,8 @@ impl World {
     /// ...     pair = service.pair_exchange(numpy.zeros(3))
     fn service(&self, py: Python<'_>) -> PyResult<Service> {
         let all = self.all();
-        let service =
-            all.make(py, "service", async |comm: &Comm| asynchronous::Service::start(comm).await)?;
+        let service = all
+            .make(py, "service", async |comm: &InnerCommunicator| asynchronous::Service::start(comm).await)?;
         let running =
             RunningService { service: ClosableOwner::new("service", service), made: Mutex::default() };
         let running = Arc::new(running);
@@ -74,7 +74,7 @@ impl Service {
     #[pyo3(signature = (value, sources = None, *, codec = None, feedback = "none", seed = 0))]
     fn window(
         &self,
-        value: Argument,
+        value: ElementsArgument,
         #[pyo3(from_py_with = ranks)] sources: Option<Vec<usize>>,
         codec: Option<&str>,
         feedback: &str,
@@ -87,7 +87,7 @@ impl Service {
         let encoding = encoding(py, codec, feedback, seed)?;
         let buffer = Operand::input(value)?;
         let named = sources.clone();
-        let made = self.all.make(py, "window", async move |comm: &Comm| {
+        let made = self.all.make(py, "window", async move |comm: &InnerCommunicator| {
             asynchronous::Window::create(comm, &service, &buffer, &named, encoding).await
         })?;
         Ok(Window::new(self.all.lane(0), self.keep("window", made), sources))
@@ -101,7 +101,7 @@ impl Service {
     #[pyo3(signature = (value, *, locked = false, codec = None, feedback = "none", seed = 0))]
     fn pair_exchange(
         &self,
-        value: Argument,
+        value: ElementsArgument,
         locked: bool,
         codec: Option<&str>,
         feedback: &str,
@@ -111,7 +111,7 @@ impl Service {
         let service = self.running.service.get(py)?;
         let encoding = encoding(py, codec, feedback, seed)?;
         let buffer = Operand::input(value)?;
-        let made = self.all.make(py, "pair_exchange", async move |comm: &Comm| {
+        let made = self.all.make(py, "pair_exchange", async move |comm: &InnerCommunicator| {
             let options = asynchronous::PairOptions { locked, encoding };
             asynchronous::PairExchange::create(comm, &service, &buffer, options).await
         })?;
@@ -124,7 +124,7 @@ impl Service {
     fn clock(&self, py: Python<'_>, #[pyo3(from_py_with = count)] staleness: Option<u64>) -> PyResult<Clock> {
         let service = self.running.service.get(py)?;
         let staleness = staleness.unwrap_or(asynchronous::Clock::UNBOUNDED);
-        let made = self.all.make(py, "clock", async move |comm: &Comm| {
+        let made = self.all.make(py, "clock", async move |comm: &InnerCommunicator| {
             asynchronous::Clock::start(comm, &service, staleness).await
         })?;
         Ok(Clock::new(self.all.lane(0), self.keep("clock", made)))
@@ -145,7 +145,7 @@ impl Service {
     fn server(
         &self,
         clock: &Clock,
-        initial: Argument,
+        initial: ElementsArgument,
         rate: Option<f32>,
         push_codec: Option<&str>,
         push_feedback: &str,
@@ -161,7 +161,7 @@ impl Service {
         };
         let buffer = Operand::input(initial)?;
         let parameters = buffer.len();
-        let made = self.all.make(py, "server", async move |comm: &Comm| {
+        let made = self.all.make(py, "server", async move |comm: &InnerCommunicator| {
             codecs.start(comm, &service, &clock, &buffer, rate).await
         })?;
         Ok(Server::new(&self.all, self.keep("server", Mutex::new(Some(made))), parameters))

@@ -1,7 +1,9 @@
 //! Windows: memory of a rank that its neighbours write and read while it computes.
 
 use super::home::ClosableOwner;
-use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::communicator::{
+    CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
+};
 use crate::error::exception;
 use crate::memory::Operand;
 use crate::state::{SavedEncoding, dictionary};
@@ -62,7 +64,13 @@ impl Window {
     ///
     /// >>> window.put({1: 0.5, 3: 0.5})  # doctest: +SKIP
     #[pyo3(signature = (to = None, self_weight = 1.0, *, async_op = false))]
-    fn put(&self, py: Python<'_>, to: Option<WindowPeers<'_>>, self_weight: f64, async_op: bool) -> Returned {
+    fn put(
+        &self,
+        py: Python<'_>,
+        to: Option<WindowPeers<'_>>,
+        self_weight: f64,
+        async_op: bool,
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let to = weights(to, || window.destinations(), 1.0)?;
         self.run(py, "put", async_op, async move || window.put(self_weight, &to).await)
@@ -77,7 +85,7 @@ impl Window {
         to: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         async_op: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let share = 1.0 / (window.destinations().len() + 1) as f64;
         let to = weights(to, || window.destinations(), share)?;
@@ -89,7 +97,7 @@ impl Window {
     /// Fetches the values of `sources`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p here.
     /// Default: all sources.
     #[pyo3(signature = (sources = None, *, async_op = false))]
-    fn get(&self, py: Python<'_>, sources: Option<WindowPeers<'_>>, async_op: bool) -> Returned {
+    fn get(&self, py: Python<'_>, sources: Option<WindowPeers<'_>>, async_op: bool) -> CallResult {
         let window = self.home.get(py)?;
         let from = weights(sources, || self.sources.clone(), 1.0)?;
         self.run(py, "get", async_op, async move || window.get(&from).await)
@@ -104,7 +112,7 @@ impl Window {
         sources: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         reset: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let share = 1.0 / (self.sources.len() + 1) as f64;
         let from = weights(sources, || self.sources.clone(), share)?;
@@ -114,13 +122,13 @@ impl Window {
     }
 
     /// Moves all accumulated values: x ← x + Σ y and p ← p + Σ q, then y and q are set to 0.
-    fn collect(&self, py: Python<'_>) -> Returned {
+    fn collect(&self, py: Python<'_>) -> CallResult {
         let window = self.home.get(py)?;
         self.run(py, "collect", false, async move || window.collect().await)
     }
 
     /// Copies the value x of this rank into elements of its type and length.
-    fn load(&self, into: Argument) -> Returned {
+    fn load(&self, into: ElementsArgument) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load", false, async move || window.load(&mut buffer).await)
@@ -128,14 +136,18 @@ impl Window {
 
     /// Computes the push-sum estimate of the mean, x ÷ p, into elements of its type and length. Raises `UsageError` if
     /// p is 0.
-    fn estimate(&self, into: Argument) -> Returned {
+    fn estimate(&self, into: ElementsArgument) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "estimate", false, async move || window.estimate(&mut buffer).await)
     }
 
     /// Copies the buffer y of rank `source` into elements of its type and length.
-    fn load_neighbour(&self, #[pyo3(from_py_with = ranks)] source: usize, into: Argument) -> Returned {
+    fn load_neighbour(
+        &self,
+        #[pyo3(from_py_with = ranks)] source: usize,
+        into: ElementsArgument,
+    ) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load_neighbour", false, async move || {
@@ -144,7 +156,7 @@ impl Window {
     }
 
     /// Replaces the value x of this rank; p does not change.
-    fn store(&self, value: Argument) -> Returned {
+    fn store(&self, value: ElementsArgument) -> CallResult {
         let window = self.home.get(value.py())?;
         let buffer = Operand::input(value)?;
         self.run(value.py(), "store", false, async move || window.store(&buffer).await)
@@ -152,7 +164,7 @@ impl Window {
 
     /// Adds to the value of this rank: x ← x + weight · elements.
     #[pyo3(signature = (elements, weight = 1.0))]
-    fn add(&self, elements: Argument, weight: f64) -> Returned {
+    fn add(&self, elements: ElementsArgument, weight: f64) -> CallResult {
         let window = self.home.get(elements.py())?;
         let buffer = Operand::input(elements)?;
         self.run(elements.py(), "add", false, async move || window.add(weight, &buffer).await)
@@ -193,9 +205,9 @@ impl Window {
         what: &'static str,
         async_op: bool,
         work: impl AsyncFnOnce() -> Result<()> + Send + 'static,
-    ) -> Returned {
-        let call = Call { what, async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| nothing(work().await))
+    ) -> CallResult {
+        let call = CallOptions { what, async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| nothing(work().await))
     }
 }
 
