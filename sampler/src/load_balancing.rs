@@ -7,7 +7,7 @@
 use crate::complexity::Complexities;
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
-use crate::permutation::Order;
+use crate::permutation::DrawnOrder;
 use crate::radix::ascending;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
@@ -142,7 +142,7 @@ impl LoadBalancingDistributedSampler {
         let mut generator = Mersenne::new(seed.wrapping_add(epoch));
         let noisy = complexities.map(|complexity| complexity + generator.below(self.noise) as f64);
         let sorted = ascending(noisy);
-        Groups { sorted, shuffled: Some(Order::drawn(self.share, &mut generator)), replicas }
+        Groups { sorted, shuffled: Some(DrawnOrder::drawn(self.share, &mut generator)), replicas }
     }
 }
 
@@ -150,7 +150,7 @@ impl LoadBalancingDistributedSampler {
 pub(crate) struct Groups {
     /// All samples, sorted by complexity plus noise.
     sorted: Vec<u32>,
-    shuffled: Option<Order>,
+    shuffled: Option<DrawnOrder>,
     replicas: usize,
 }
 

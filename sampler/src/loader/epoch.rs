@@ -2,10 +2,10 @@
 
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};
-use super::bell::Clock;
+use super::bell::DeadlineTimer;
 use super::error::{LoaderError, Who};
-use super::fetch::{Done, Fetcher, Made, Task};
-use super::plan::{LoaderState, Plan};
+use super::fetch::{FetchOutcome, FetchTask, Fetcher, Made};
+use super::plan::{EpochPlan, LoaderState};
 use super::worker::WorkerContext;
 use super::workers::{LATE, Workers, pin};
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 /// State of a loader.
-pub(super) struct Run<B> {
+pub(super) struct LoaderRun<B> {
     hands: Option<Hands<B>>,
     arrivals: Arrivals<B>,
     /// Epoch and position of the next batch to be handed out.
@@ -30,15 +30,15 @@ pub(super) struct Run<B> {
     /// Items handed out in this epoch.
     items: usize,
     pub(super) skipped: u64,
-    clock: Option<Clock>,
+    clock: Option<DeadlineTimer>,
     /// Deadline of the batch that a future waits for.
     deadline: Option<Instant>,
 }
 
-impl<B> Run<B> {
+impl<B> LoaderRun<B> {
     /// Creates the state of a loader that will begin with this epoch.
     pub(super) fn at(epoch: u64) -> Self {
-        Run {
+        LoaderRun {
             hands: None,
             arrivals: Arrivals::new(),
             at: (epoch, 0),
@@ -61,7 +61,7 @@ enum Hands<B> {
 }
 
 /// A batch, an error, or the end of the epoch.
-type Batch<B> = Option<Result<B, LoaderError>>;
+type NextResult<B> = Option<Result<B, LoaderError>>;
 
 /// One epoch of a [`DataLoader`]: an iterator over its batches.
 ///
@@ -165,7 +165,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Returns the next batch, if it has arrived.
-    fn poll_batch(&mut self) -> Poll<Batch<B>> {
+    fn poll_batch(&mut self) -> Poll<NextResult<B>> {
         loop {
             if self.run.over {
                 return Poll::Ready(None);
@@ -217,7 +217,7 @@ impl<B: Send + 'static> DataLoader<B> {
             let ticket = self.run.arrivals.expect(epoch, next.end);
             match &mut self.run.hands {
                 Some(Hands::Caller(fetcher, context)) => {
-                    let task = Task { ticket, generation: 0, epoch, lane: 0, work: next.work };
+                    let task = FetchTask { ticket, generation: 0, epoch, lane: 0, work: next.work };
                     let Some(mut done) = fetcher.fetch(task, context) else { continue };
                     if let Some(stage) = &self.recipe.pin {
                         done = pin(done, stage);
@@ -227,7 +227,7 @@ impl<B: Send + 'static> DataLoader<B> {
                 Some(Hands::Workers(workers)) => {
                     let generation = workers.generation();
                     let lane = next.lane;
-                    workers.send(Task { ticket, generation, epoch, lane, work: next.work });
+                    workers.send(FetchTask { ticket, generation, epoch, lane, work: next.work });
                 }
                 None => {}
             }
@@ -248,7 +248,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Hands out the outcome of a task, unless it is empty.
-    fn hand_out(&mut self, done: Done<B>) -> Batch<B> {
+    fn hand_out(&mut self, done: FetchOutcome<B>) -> NextResult<B> {
         if let Made::Failed(error) = done.made {
             return self.fail(error);
         }
@@ -300,7 +300,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Ends the epoch with an error.
-    fn fail(&mut self, error: LoaderError) -> Batch<B> {
+    fn fail(&mut self, error: LoaderError) -> NextResult<B> {
         self.run.over = true;
         // Persistent workers may be in the next epoch already, whose first batch would wait for the remaining ones.
         self.cancel();
@@ -308,7 +308,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Waits for the next batch.
-    fn next_blocking(&mut self) -> Batch<B> {
+    fn next_blocking(&mut self) -> NextResult<B> {
         let deadline = self.recipe.patience.map(|patience| Instant::now() + patience);
         loop {
             if let Poll::Ready(batch) = self.poll_batch() {
@@ -324,7 +324,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Returns the next batch, or registers `waker` for its arrival.
-    fn poll_waking(&mut self, waker: &Waker) -> Poll<Batch<B>> {
+    fn poll_waking(&mut self, waker: &Waker) -> Poll<NextResult<B>> {
         // Registered first, so that an arrival during this call wakes it.
         self.recipe.bell.register(waker);
         if let Poll::Ready(batch) = self.poll_batch() {
@@ -350,7 +350,7 @@ impl<B: Send + 'static> DataLoader<B> {
         let deadline = Instant::now() + patience;
         let clock = match self.run.clock.take() {
             Some(clock) => clock,
-            None => Clock::start(self.recipe.bell.clone())
+            None => DeadlineTimer::start(self.recipe.bell.clone())
                 .map_err(|cause| LoaderError::Spawn { who: Who::Clock, cause: Arc::new(cause) })?,
         };
         clock.set(deadline);
@@ -361,7 +361,7 @@ impl<B: Send + 'static> DataLoader<B> {
 }
 
 /// Records an arrived batch.
-fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
+fn arrive<B>(plan: &mut EpochPlan, arrivals: &mut Arrivals<B>, done: FetchOutcome<B>) {
     if let Made::Exhausted = done.made {
         plan.exhausted(done.epoch, done.lane);
     }

@@ -4,7 +4,7 @@
 //! the same size. Idle memory never exceeds the peak of memory in use. A pool can use memory other than the heap: see
 //! [`Memory`].
 
-use super::memory::{LINE, Memory, Room};
+use super::memory::{CacheLines, LINE, Memory};
 use crate::dataset::Cause;
 use bytemuck::Pod;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub struct Pool {
 #[derive(Default)]
 struct Shelf {
     /// Oldest first.
-    idle: VecDeque<Room>,
+    idle: VecDeque<CacheLines>,
     usage: PoolUsage,
     /// First error, not yet taken, because of which memory came from the heap instead.
     failure: Option<Cause>,
@@ -71,11 +71,11 @@ impl Pool {
         Buffer { room, len, home: self.clone(), element: PhantomData }
     }
 
-    fn allocate(&self, lines: usize) -> Room {
-        let Some(memory) = &self.memory else { return Room::on_heap(lines) };
-        Room::of(&**memory, lines).unwrap_or_else(|cause| {
+    fn allocate(&self, lines: usize) -> CacheLines {
+        let Some(memory) = &self.memory else { return CacheLines::on_heap(lines) };
+        CacheLines::of(&**memory, lines).unwrap_or_else(|cause| {
             self.shelf().failure.get_or_insert(cause);
-            Room::on_heap(lines)
+            CacheLines::on_heap(lines)
         })
     }
 
@@ -105,12 +105,12 @@ impl fmt::Debug for Pool {
 impl Shelf {
     /// Takes the smallest idle buffer that is large enough and at most twice as large. Counts the memory as taken,
     /// even if the caller must allocate it.
-    fn recycle(&mut self, wanted: usize) -> Option<Room> {
-        let fits = |room: &Room| (wanted..=rounded(wanted) * 2).contains(&room.lines());
+    fn recycle(&mut self, wanted: usize) -> Option<CacheLines> {
+        let fits = |room: &CacheLines| (wanted..=rounded(wanted) * 2).contains(&room.lines());
         let candidates = self.idle.iter().enumerate().filter(|(_, room)| fits(room));
         let found = candidates.min_by_key(|(_, room)| room.lines()).map(|(at, _)| at);
         let room = found.and_then(|at| self.idle.remove(at));
-        let bytes = LINE * room.as_ref().map_or(rounded(wanted), Room::lines);
+        let bytes = LINE * room.as_ref().map_or(rounded(wanted), CacheLines::lines);
         self.usage.in_use += bytes;
         self.usage.peak = self.usage.peak.max(self.usage.in_use);
         match &room {
@@ -121,7 +121,7 @@ impl Shelf {
     }
 
     /// Takes a buffer back, optionally to keep it, and frees the oldest ones if idle memory exceeds the limit.
-    fn put_back(&mut self, room: Room, is_kept: bool) {
+    fn put_back(&mut self, room: CacheLines, is_kept: bool) {
         self.usage.in_use -= LINE * room.lines();
         if !is_kept {
             return;
@@ -143,7 +143,7 @@ fn rounded(lines: usize) -> usize {
 
 /// Elements in memory of a [`Pool`], to which the memory returns when the buffer is dropped.
 pub struct Buffer<T: Element> {
-    room: Room,
+    room: CacheLines,
     len: usize,
     home: Pool,
     element: PhantomData<T>,
@@ -167,7 +167,7 @@ impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         let room = std::mem::take(&mut self.room);
         // A heap substitute for exhausted memory does not belong in the pool.
-        let is_kept = self.home.memory.is_none() || matches!(room, Room::Elsewhere { .. });
+        let is_kept = self.home.memory.is_none() || matches!(room, CacheLines::Elsewhere { .. });
         self.home.shelf().put_back(room, is_kept);
     }
 }
@@ -181,7 +181,7 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loader::memory::{Bytes, Line};
+    use crate::loader::memory::{Bytes, CacheLine};
     use bytemuck::Zeroable;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -230,7 +230,7 @@ mod tests {
         fn allocate(&self, bytes: usize) -> Result<Box<dyn Bytes>, Cause> {
             let enough = |left: usize| left.checked_sub(bytes);
             self.0.fetch_update(Relaxed, Relaxed, enough).map_err(|left| format!("{left} bytes are left"))?;
-            Ok(Box::new(vec![Line::zeroed(); bytes / LINE]))
+            Ok(Box::new(vec![CacheLine::zeroed(); bytes / LINE]))
         }
     }
 

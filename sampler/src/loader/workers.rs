@@ -8,9 +8,9 @@
 //! process does not fork, and a failed thread can report its error. Other loaders use processes because of the
 //! interpreter lock, which does not exist here.
 
-use super::bell::Bell;
+use super::bell::BatchBell;
 use super::error::{LoaderError, Who};
-use super::fetch::{Done, Fetchers, Made, Task};
+use super::fetch::{FetchOutcome, FetchTask, Fetchers, Made};
 use super::options::WorkerInit;
 use super::pool::Pool;
 use super::worker::{Status, WorkerContext, WorkerInfo, guarded};
@@ -35,7 +35,7 @@ pub(super) struct Recipe<B> {
     pub(super) workers: usize,
     pub(super) base_seed: u64,
     pub(super) patience: Option<Duration>,
-    pub(super) bell: Bell,
+    pub(super) bell: BatchBell,
     /// Memory of batches.
     pub(super) pool: Pool,
     /// Memory of samples: the same as `pool`, unless the caller provides memory for batches.
@@ -46,7 +46,7 @@ pub(super) struct Recipe<B> {
 pub(super) struct Workers<B> {
     /// Sending ends of the queues; dropping them ends the workers.
     lanes: Vec<Lane>,
-    results: Receiver<Done<B>>,
+    results: Receiver<FetchOutcome<B>>,
     /// Status of every thread, the pinning thread last.
     statuses: Vec<(Who, Arc<Status>)>,
     generation: Arc<AtomicU64>,
@@ -59,9 +59,9 @@ pub(super) struct Workers<B> {
 }
 
 struct Lane {
-    tasks: Sender<Task>,
+    tasks: Sender<FetchTask>,
     /// Receiving end, to cancel tasks.
-    queue: Receiver<Task>,
+    queue: Receiver<FetchTask>,
 }
 
 impl<B: Send + 'static> Workers<B> {
@@ -93,10 +93,10 @@ impl<B: Send + 'static> Workers<B> {
     fn start_threads(
         &mut self,
         recipe: &Recipe<B>,
-        (made, alive, closed): (Sender<Done<B>>, Sender<()>, Receiver<()>),
+        (made, alive, closed): (Sender<FetchOutcome<B>>, Sender<()>, Receiver<()>),
     ) -> Result<(), LoaderError> {
         // With a pinning stage, the pinning thread rings the bell instead of the workers.
-        let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
+        let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { BatchBell::default() };
         for id in 0..recipe.workers {
             let context = WorkerContext {
                 who: Who::Worker(id),
@@ -121,7 +121,7 @@ impl<B: Send + 'static> Workers<B> {
     }
 
     /// Inserts the pinning thread between the workers and the caller.
-    fn pin(&mut self, stage: PinStage<B>, bell: Bell, alive: Sender<()>) -> Result<(), LoaderError> {
+    fn pin(&mut self, stage: PinStage<B>, bell: BatchBell, alive: Sender<()>) -> Result<(), LoaderError> {
         let (pinned, results) = unbounded();
         let made = std::mem::replace(&mut self.results, results);
         let generation = self.generation.clone();
@@ -150,18 +150,18 @@ impl<B: Send + 'static> Workers<B> {
         self.generation.load(Ordering::Relaxed)
     }
 
-    pub(super) fn send(&self, task: Task) {
+    pub(super) fn send(&self, task: FetchTask) {
         // A queue loses its reader only if its worker has ended, which the results show.
         let _ = self.lanes[task.lane].tasks.send(task);
     }
 
     /// Returns the next current result, if any.
-    pub(super) fn try_receive(&self) -> Option<Done<B>> {
+    pub(super) fn try_receive(&self) -> Option<FetchOutcome<B>> {
         self.results.try_iter().find(|done| done.generation == self.generation())
     }
 
     /// Waits for the next result.
-    pub(super) fn receive(&self, deadline: Instant) -> Result<Done<B>, LoaderError> {
+    pub(super) fn receive(&self, deadline: Instant) -> Result<FetchOutcome<B>, LoaderError> {
         loop {
             match self.results.recv_deadline(deadline) {
                 Ok(done) if done.generation != self.generation() => {}
@@ -215,9 +215,9 @@ impl<B> Drop for Workers<B> {
 
 /// Queue ends of a worker thread.
 struct WorkerThread<B> {
-    queue: Receiver<Task>,
-    made: Sender<Done<B>>,
-    bell: Bell,
+    queue: Receiver<FetchTask>,
+    made: Sender<FetchOutcome<B>>,
+    bell: BatchBell,
     /// Dropped when the thread ends.
     _alive: Sender<()>,
 }
@@ -260,11 +260,11 @@ fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()
 }
 
 /// Passes a batch through the pinning stage.
-pub(super) fn pin<B>(done: Done<B>, stage: &PinStage<B>) -> Done<B> {
-    let Done { made: Made::Batch(batch), epoch, .. } = done else { return done };
+pub(super) fn pin<B>(done: FetchOutcome<B>, stage: &PinStage<B>) -> FetchOutcome<B> {
+    let FetchOutcome { made: Made::Batch(batch), epoch, .. } = done else { return done };
     let made = match guarded(|| stage(batch)) {
         Ok(batch) => Made::Batch(batch),
         Err(cause) => Made::Failed(LoaderError::Pin { epoch, cause: cause.into() }),
     };
-    Done { made, ..done }
+    FetchOutcome { made, ..done }
 }
