@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// State of a loader.
 pub(super) struct LoaderRun<B> {
-    hands: Option<Hands<B>>,
+    hands: Option<BatchSource<B>>,
     arrivals: Arrivals<B>,
     /// Epoch and position of the next batch to be handed out.
     at: (u64, usize),
@@ -55,7 +55,7 @@ impl<B> LoaderRun<B> {
 }
 
 /// Threads that load batches.
-enum Hands<B> {
+enum BatchSource<B> {
     Caller(Box<dyn Fetcher<B>>, Box<WorkerContext>),
     Workers(Workers<B>),
 }
@@ -157,7 +157,7 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Cancels the outstanding batches.
     fn cancel(&mut self) {
-        if let Some(Hands::Workers(workers)) = &self.run.hands {
+        if let Some(BatchSource::Workers(workers)) = &self.run.hands {
             workers.cancel();
         }
         self.run.arrivals.clear();
@@ -173,7 +173,7 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Err(error) = self.feed() {
                 return Poll::Ready(self.fail(error));
             }
-            if let Some(Hands::Workers(workers)) = &self.run.hands {
+            if let Some(BatchSource::Workers(workers)) = &self.run.hands {
                 while let Some(done) = workers.try_receive() {
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
@@ -216,7 +216,7 @@ impl<B: Send + 'static> DataLoader<B> {
             let epoch = self.plan.epoch();
             let ticket = self.run.arrivals.expect(epoch, next.end);
             match &mut self.run.hands {
-                Some(Hands::Caller(fetcher, context)) => {
+                Some(BatchSource::Caller(fetcher, context)) => {
                     let task = FetchTask { ticket, generation: 0, epoch, lane: 0, work: next.work };
                     let Some(mut done) = fetcher.fetch(task, context) else { continue };
                     if let Some(stage) = &self.recipe.pin {
@@ -224,7 +224,7 @@ impl<B: Send + 'static> DataLoader<B> {
                     }
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
-                Some(Hands::Workers(workers)) => {
+                Some(BatchSource::Workers(workers)) => {
                     let generation = workers.generation();
                     let lane = next.lane;
                     workers.send(FetchTask { ticket, generation, epoch, lane, work: next.work });
@@ -235,15 +235,15 @@ impl<B: Send + 'static> DataLoader<B> {
         Ok(())
     }
 
-    fn hire(&self) -> Result<Hands<B>, LoaderError> {
+    fn hire(&self) -> Result<BatchSource<B>, LoaderError> {
         let recipe = &self.recipe;
         Ok(match recipe.workers {
             0 => {
                 let pool = recipe.pool.clone();
                 let context = WorkerContext::of_caller(recipe.base_seed, pool, recipe.samples.clone());
-                Hands::Caller((recipe.fetchers)(), Box::new(context))
+                BatchSource::Caller((recipe.fetchers)(), Box::new(context))
             }
-            _ => Hands::Workers(Workers::start(recipe, self.plan.lanes())?),
+            _ => BatchSource::Workers(Workers::start(recipe, self.plan.lanes())?),
         })
     }
 
@@ -314,7 +314,7 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Poll::Ready(batch) = self.poll_batch() {
                 return batch;
             }
-            let Some(Hands::Workers(workers)) = &self.run.hands else { return None };
+            let Some(BatchSource::Workers(workers)) = &self.run.hands else { return None };
             match workers.receive(deadline.unwrap_or_else(|| Instant::now() + LATE)) {
                 Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
                 Err(LoaderError::Timeout { .. }) if deadline.is_none() => workers.warn_of_wait(),
@@ -331,7 +331,7 @@ impl<B: Send + 'static> DataLoader<B> {
             self.run.deadline = None;
             return Poll::Ready(batch);
         }
-        let Some(Hands::Workers(workers)) = &self.run.hands else { return Poll::Ready(None) };
+        let Some(BatchSource::Workers(workers)) = &self.run.hands else { return Poll::Ready(None) };
         match self.run.deadline {
             Some(deadline) if Instant::now() >= deadline => {
                 let error = workers.timeout();

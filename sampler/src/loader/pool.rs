@@ -21,13 +21,13 @@ impl<T: Pod + Send + Sync> Element for T {}
 /// Pool of reusable buffers. Clones are handles to the same pool, and may be used from any thread.
 #[derive(Clone, Default)]
 pub struct Pool {
-    shelf: Arc<Mutex<Shelf>>,
+    shelf: Arc<Mutex<FreeList>>,
     /// `None` for the heap.
     memory: Option<Arc<dyn Memory>>,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct FreeList {
     /// Oldest first.
     idle: VecDeque<CacheLines>,
     usage: PoolUsage,
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// Locks the shelf. A panic cannot corrupt it: it only holds idle memory.
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    fn shelf(&self) -> MutexGuard<'_, FreeList> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +102,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl Shelf {
+impl FreeList {
     /// Takes the smallest idle buffer that is large enough and at most twice as large. Counts the memory as taken,
     /// even if the caller must allocate it.
     fn recycle(&mut self, wanted: usize) -> Option<CacheLines> {

@@ -41,7 +41,7 @@ pub(super) struct WorkerContext {
     /// Memory of samples.
     pub(super) samples: Pool,
     /// Current activity of the thread.
-    pub(super) status: Arc<Status>,
+    pub(super) status: Arc<WorkerStatus>,
     /// Counts cancellations; tasks of an earlier generation are cancelled.
     pub(super) generation: Arc<AtomicU64>,
     /// Becomes ready when the loader is dropped.
@@ -73,7 +73,7 @@ impl WorkerContext {
 }
 
 /// Current work of a worker, for error messages.
-pub(super) struct Status {
+pub(super) struct WorkerStatus {
     /// The item being loaded, or one of the constants below.
     item: AtomicU64,
     /// Start of the current work, in milliseconds after `start`.
@@ -84,13 +84,13 @@ pub(super) struct Status {
 const IDLE: u64 = u64::MAX;
 const COLLATING: u64 = u64::MAX - 1;
 
-impl Default for Status {
+impl Default for WorkerStatus {
     fn default() -> Self {
-        Status { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), start: Instant::now() }
+        WorkerStatus { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), start: Instant::now() }
     }
 }
 
-impl Status {
+impl WorkerStatus {
     pub(super) fn loading(&self, item: usize) {
         self.set(item as u64);
     }

@@ -13,7 +13,7 @@ use super::error::{LoaderError, Who};
 use super::fetch::{FetchOutcome, FetchTask, Fetchers, Made};
 use super::options::WorkerInit;
 use super::pool::Pool;
-use super::worker::{Status, WorkerContext, WorkerInfo, guarded};
+use super::worker::{WorkerContext, WorkerInfo, WorkerStatus, guarded};
 use crate::dataset::Cause;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::Arc;
@@ -45,10 +45,10 @@ pub(super) struct Recipe<B> {
 /// Threads at work.
 pub(super) struct Workers<B> {
     /// Sending ends of the queues; dropping them ends the workers.
-    lanes: Vec<Lane>,
+    lanes: Vec<WorkerLane>,
     results: Receiver<FetchOutcome<B>>,
     /// Status of every thread, the pinning thread last.
-    statuses: Vec<(Who, Arc<Status>)>,
+    statuses: Vec<(Who, Arc<WorkerStatus>)>,
     generation: Arc<AtomicU64>,
     /// Dropped to interrupt pauses.
     closing: Option<Sender<()>>,
@@ -58,7 +58,7 @@ pub(super) struct Workers<B> {
     patience: Option<Duration>,
 }
 
-struct Lane {
+struct WorkerLane {
     tasks: Sender<FetchTask>,
     /// Receiving end, to cancel tasks.
     queue: Receiver<FetchTask>,
@@ -66,7 +66,7 @@ struct Lane {
 
 impl<B: Send + 'static> Workers<B> {
     pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
-        let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
+        let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| WorkerLane { tasks, queue });
         let (alive, running) = unbounded();
         let (closing, closed) = unbounded();
         let (made, results) = unbounded();
