@@ -8,7 +8,7 @@
 //! comm.operate(fingerprint, async |call| {
 //!     for step in 0..rounds {
 //!         let send = call.send(next, step, &buffer, chunk)?;             // posted here, both of them,
-//!         call.recv(previous, step, &buffer, other, Land::Copy)?.await?; // before the first await
+//!         call.recv(previous, step, &buffer, other, ReceiveMode::Copy)?.await?; // before the first await
 //!         send.await?;
 //!     }
 //!     Ok(())
@@ -20,13 +20,13 @@ use crate::encoding::MessageSender;
 use crate::group::{Group, TagKind};
 use crate::{Buffer, Communicator, Part, Peer, Result};
 use hexagram_physical::codec::Codec;
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::native::AtOnce;
-use hexagram_physical::operation::{Operation, Terms};
+use hexagram_physical::operation::{Operation, OperationContext};
 use hexagram_physical::tag::Tag;
-use hexagram_physical::transport::{Label, Land, Source};
+use hexagram_physical::transport::{Label, ReceiveMode, Source};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -153,14 +153,14 @@ impl Communicator {
         let transport = self.endpoint();
         let poison = self.poison();
         poison.check(transport.health(), &label)?;
-        let terms = Terms { transport, poison, deadline: self.deadline() };
+        let terms = OperationContext { transport, poison, deadline: self.deadline() };
         Ok(Call { terms, group: self.group(), label })
     }
 }
 
 /// Running operation of a communicator.
 pub struct Call<'a> {
-    terms: Terms<'a>,
+    terms: OperationContext<'a>,
     group: &'a Group,
     label: Label,
 }
@@ -207,7 +207,7 @@ impl<'a> Call<'a> {
         step: usize,
         buffer: &Buffer,
         elements: Range<usize>,
-        land: Land,
+        land: ReceiveMode,
     ) -> Result<Operation<'a>> {
         let source = Source::Rank(self.in_world(from)?);
         let label = self.at(step)?;
@@ -222,7 +222,7 @@ impl<'a> Call<'a> {
     /// As [`Call::send`].
     pub(crate) fn recv_any(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Operation<'a>> {
         let view = buffer.write(elements)?;
-        let ticket = self.terms.transport.post_recv(Source::Any, self.label, view, Land::Copy);
+        let ticket = self.terms.transport.post_recv(Source::Any, self.label, view, ReceiveMode::Copy);
         Ok(Operation::from_any(self.terms, ticket, self.group.members().to_vec(), self.label))
     }
 
@@ -248,7 +248,7 @@ impl<'a> Call<'a> {
 
     /// Returns a rank of the group as the sender of messages of this operation.
     pub(crate) fn sender(&self, rank: usize) -> MessageSender<'_> {
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         MessageSender { rank: self.peer(rank), during, ends: Some(self.terms) }
     }
 

@@ -2,7 +2,7 @@
 
 use hexagram::Error;
 use hexagram::physical::Peer;
-use hexagram::physical::error::During;
+use hexagram::physical::error::ErrorContext;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::time::Duration;
@@ -94,8 +94,8 @@ fn set_peer(raised: &Bound<'_, PyAny>, peer: &Peer) -> PyResult<()> {
     raised.setattr("pid", peer.pid)
 }
 
-fn set_during(raised: &Bound<'_, PyAny>, during: &During) -> PyResult<()> {
-    let During::Operation(fingerprint, tag) = during else { return Ok(()) };
+fn set_during(raised: &Bound<'_, PyAny>, during: &ErrorContext) -> PyResult<()> {
+    let ErrorContext::Operation(fingerprint, tag) = during else { return Ok(()) };
     raised.setattr("operation", fingerprint.to_string())?;
     raised.setattr("sequence", tag.sequence())
 }

@@ -2,7 +2,7 @@
 
 use super::agree::agree;
 use super::dispatcher::OutgoingRequest;
-use super::handler::{Handler, Landed, Reply, Served, ServiceMember};
+use super::handler::{Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::Request;
@@ -245,7 +245,7 @@ impl Handler for Ticks {
         Buffer::zeroed(DType::U8, 0).map(Arc::new)
     }
 
-    fn serve(&self, _: &ServiceMember, request: &Request, _: &Landed) -> Result<Served> {
+    fn serve(&self, _: &ServiceMember, request: &Request, _: &ReceivedPayload) -> Result<Served> {
         let seen = self.lock().seen();
         if seen < request.arguments[0] {
             return Ok(Served::Later);

@@ -11,10 +11,10 @@
 //! Requests of one rank to one handler are served one after another, in the order in which they were made. Other
 //! requests overtake them, so that neither a slow link nor a postponed request delays other ranks.
 
-use super::handler::{ElementsPayload, Handler, Landed, ServiceMember};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, ServiceMember};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::stopwatch::Stopwatch;
 use hexagram_physical::tag::Tag;
@@ -50,7 +50,7 @@ pub(crate) struct OutgoingRequest {
 pub(crate) struct Response {
     pub(crate) arguments: [u64; 2],
     /// [`OutgoingRequest::into`], and the number of bytes in it.
-    pub(crate) payload: Option<Landed>,
+    pub(crate) payload: Option<ReceivedPayload>,
 }
 
 /// A request of another rank, with its inline payload.
@@ -129,7 +129,7 @@ impl Dispatcher {
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
             culprit: verdict.culprit.clone(),
             cause: verdict.cause.clone(),
-            during: During::Nothing,
+            during: ErrorContext::Nothing,
         }))
     }
 

@@ -29,7 +29,7 @@ impl ElementsPayload {
 }
 
 /// Payload that has arrived: the first `bytes` bytes of a buffer.
-pub(crate) struct Landed {
+pub(crate) struct ReceivedPayload {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: usize,
 }
@@ -79,5 +79,5 @@ pub(crate) trait Handler: Send + Sync {
     fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>>;
 
     /// Serves a request, exclusively. The handler may keep the buffer of the payload.
-    fn serve(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Served>;
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served>;
 }

@@ -1,9 +1,9 @@
 //! Requests of other ranks, and the replies to them: the serving half of the protocol in [`super::dispatcher`].
 
 use super::dispatcher::{Dispatcher, IncomingRequest, PAYLOADS, REPLIES, bytes_of, label, request_label};
-use super::handler::{ElementsPayload, Handler, Landed, Reply, Served};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served};
 use super::wire::{Head, LEAVE, Request};
-use crate::{Buffer, DType, Error, Land, Result};
+use crate::{Buffer, DType, Error, ReceiveMode, Result};
 use hexagram_physical::stopwatch::Stopwatch;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -81,7 +81,8 @@ impl Dispatcher {
         along: &[u8],
     ) -> Result<Reply> {
         let member = self.member(from);
-        let landed = Landed { buffer: handler.admit(&member, request)?, bytes: request.bytes as usize };
+        let landed =
+            ReceivedPayload { buffer: handler.admit(&member, request)?, bytes: request.bytes as usize };
         if request.bytes > bytes_of(&landed.buffer) as u64 {
             return Err(self.violation(from, "a payload that does not fit"));
         }
@@ -90,7 +91,7 @@ impl Dispatcher {
         } else {
             let call = self.call(PAYLOADS, request)?;
             let buffer = &landed.buffer;
-            let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
+            let got = call.recv(from, 0, buffer, 0..buffer.len(), ReceiveMode::AtMost)?.await?;
             if got.bytes as u64 != request.bytes {
                 return Err(self.violation(from, "a payload whose size differs from the request"));
             }

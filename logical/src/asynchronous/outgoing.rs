@@ -3,9 +3,9 @@
 use super::dispatcher::{
     Dispatcher, OutgoingRequest, PAYLOADS, REPLIES, Response, bytes_of, label, request_label,
 };
-use super::handler::{ElementsPayload, Landed, Reply};
+use super::handler::{ElementsPayload, ReceivedPayload, Reply};
 use super::wire::{Head, REPLY_BYTES, Request};
-use crate::{Buffer, DType, Land, Result};
+use crate::{Buffer, DType, ReceiveMode, Result};
 use hexagram_physical::stopwatch::Stopwatch;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -57,10 +57,10 @@ impl Dispatcher {
         // Posts everything before the first wait.
         let rides = if request.reply_rides() { request.room as usize } else { 0 };
         let head = Buffer::zeroed(DType::U8, REPLY_BYTES + rides)?;
-        let reply = back.recv(to, 0, &head, 0..head.len(), Land::AtMost)?;
+        let reply = back.recv(to, 0, &head, 0..head.len(), ReceiveMode::AtMost)?;
         let result = match &ask.into {
             Some(into) if !request.reply_rides() => {
-                Some(back.recv(to, 1, into, 0..into.len(), Land::AtMost)?)
+                Some(back.recv(to, 1, into, 0..into.len(), ReceiveMode::AtMost)?)
             }
             _ => None,
         };
@@ -102,7 +102,7 @@ impl Dispatcher {
                 if result.is_none() {
                     self.store(from, along, &buffer)?;
                 }
-                Some(Landed { buffer, bytes: landed })
+                Some(ReceivedPayload { buffer, bytes: landed })
             }
             None => None,
         };

@@ -1,7 +1,7 @@
 //! The service alone, with a handler that adds.
 
 use super::dispatcher::{OutgoingRequest, request_label};
-use super::handler::{ElementsPayload, Handler, Landed, Reply, Served, ServiceMember};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
@@ -35,7 +35,7 @@ impl Handler for AddOne {
         Buffer::zeroed(DType::F32, request.fingerprint.count as usize).map(Arc::new)
     }
 
-    fn serve(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         assert!(!self.panics, "as it was told to");
         if request.arguments[0] >= self.open.load(Ordering::Acquire) {
             return Ok(Served::Later);

@@ -4,10 +4,10 @@
 use super::dispatcher::{Dispatcher, mailbox, request_label};
 use super::wire::violation;
 use crate::runtime::{self, Instant};
-use crate::{Buffer, Error, Land, Result};
-use hexagram_physical::error::{During, Straggler};
+use crate::{Buffer, Error, ReceiveMode, Result};
+use hexagram_physical::error::{ErrorContext, Straggler};
 use hexagram_physical::stopwatch::Stopwatch;
-use hexagram_physical::transport::{Got, Source, Ticket};
+use hexagram_physical::transport::{Received, Source, Ticket};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
+    fn receive(&mut self, got: Received, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
         let got = got.checked(self.dispatcher.comm.endpoint(), message.len())?;
         let comm = &self.dispatcher.comm;
@@ -169,7 +169,7 @@ impl Worker {
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.dispatcher.comm.world().deadline();
         let straggler =
-            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: During::Nothing };
+            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: ErrorContext::Nothing };
         let mut heard = self.dispatcher.last_heard.get();
         let silence = heard.elapsed();
         self.dispatcher.last_heard.set(heard);
@@ -177,7 +177,7 @@ impl Worker {
             waiting_for: missing.first().map(|peer| self.dispatcher.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
             after,
-            during: During::Nothing,
+            during: ErrorContext::Nothing,
         })
     }
 }
@@ -185,7 +185,7 @@ impl Worker {
 /// Posts the receive of the next request, from any rank.
 fn listen(dispatcher: &Dispatcher, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
-    Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
+    Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, ReceiveMode::AtMost))
 }
 
 /// Polls all tasks once, in order, and drops the finished ones; returns true if any has finished.

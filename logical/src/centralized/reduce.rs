@@ -1,7 +1,7 @@
 //! Reduce: one rank gets the reduction of all buffers.
 
 use super::share::{chunk, free_to_write, pieces};
-use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -100,7 +100,7 @@ impl BinomialTree {
                 return Ok(false);
             }
             if self.place + reach < self.size {
-                call.recv(rank(self.place + reach), tag, sum, at.clone(), Land::Reduce(op))?.await?;
+                call.recv(rank(self.place + reach), tag, sum, at.clone(), ReceiveMode::Reduce(op))?.await?;
             }
         }
         Ok(true)

@@ -2,7 +2,7 @@
 
 use super::ring::RingLayout;
 use super::share::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
-use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -142,7 +142,7 @@ impl BlockPiece<'_> {
             let tag = self.index * steps + step;
             let send = self.call.send(self.ring.next(), tag, sending, 0..self.place(step + 1).len())?;
             let into = 0..self.place(step + 2).len();
-            self.call.recv(self.ring.previous(), tag, arriving, into, Land::Reduce(self.op))?.await?;
+            self.call.recv(self.ring.previous(), tag, arriving, into, ReceiveMode::Reduce(self.op))?.await?;
             send.await?;
             std::mem::swap(sending, arriving);
         }

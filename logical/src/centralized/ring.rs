@@ -7,7 +7,7 @@
 //! individually, so that a rank receives, reduces and sends at the same time, and does not wait for a whole chunk.
 
 use super::share::{TAGS, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -125,7 +125,8 @@ impl<'a> RingSteps<'a> {
     fn recv(&self, position: usize) -> Result<Operation<'a>> {
         let step = self.step(position);
         let range = self.segment(position, step + 2);
-        let land = self.op.filter(|_| step < self.ring.steps()).map_or(Land::Copy, Land::Reduce);
+        let land =
+            self.op.filter(|_| step < self.ring.steps()).map_or(ReceiveMode::Copy, ReceiveMode::Reduce);
         self.call.recv(self.ring.previous(), position, self.buffer, range, land)
     }
 

@@ -6,7 +6,7 @@
 //! receives the same number from rank r + 2ᵏ behind them.
 
 use super::share::block;
-use crate::{Buffer, Call, Communicator, Land, Result};
+use crate::{Buffer, Call, Communicator, ReceiveMode, Result};
 use hexagram_physical::native::Size;
 
 /// Largest block, in bytes, that is gathered in runs for any number of ranks. A ring over hosts would wait longer for
@@ -36,7 +36,7 @@ impl Communicator {
             let count = have.min(size - have);
             let send = call.send((rank + size - have) % size, round, &blocks, 0..count * len)?;
             let behind = have * len..(have + count) * len;
-            call.recv((rank + have) % size, round, &blocks, behind, Land::Copy)?.await?;
+            call.recv((rank + have) % size, round, &blocks, behind, ReceiveMode::Copy)?.await?;
             send.await?;
         }
         Ok(blocks)

@@ -6,7 +6,7 @@
 
 use super::mixing::Mixing;
 use crate::centralized::{AHEAD, SEGMENT, TAGS, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, ReceiveMode, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl<'a> Neighbours<'a> {
         part: Part<'_>,
         inboxes: &[Buffer],
         place: Range<usize>,
-        land: Land,
+        land: ReceiveMode,
     ) -> Result<StepMessages<'a>> {
         let Part { buffer, range } = part;
         let to = self.mixing.destinations(self.comm.rank()).iter();
@@ -98,7 +98,7 @@ impl<'a> Neighbours<'a> {
         for position in 0..segments {
             while posted < segments.min(position + AHEAD) {
                 let part = Part::of(buffer, chunk(len, segments, posted));
-                flights.push_back(self.post(posted, part, &inboxes, slot(posted), Land::Copy)?);
+                flights.push_back(self.post(posted, part, &inboxes, slot(posted), ReceiveMode::Copy)?);
                 posted += 1;
             }
             if let Some(flight) = flights.pop_front() {

@@ -2,24 +2,24 @@
 
 use crate::Part;
 use hexagram_physical::codec::{Codec, CodecError};
-use hexagram_physical::error::During;
-use hexagram_physical::operation::Terms;
+use hexagram_physical::error::ErrorContext;
+use hexagram_physical::operation::OperationContext;
 use hexagram_physical::{Error, Peer, Result};
 
 /// Rank that encodes a message, for errors.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageSender<'a> {
     pub(crate) rank: &'a Peer,
-    pub(crate) during: During,
+    pub(crate) during: ErrorContext,
     /// Operation of the message, which an error ends on all ranks immediately; otherwise they would be notified only
     /// of the unfinished operations that are dropped.
-    pub(crate) ends: Option<Terms<'a>>,
+    pub(crate) ends: Option<OperationContext<'a>>,
 }
 
 impl<'a> MessageSender<'a> {
     /// Creates the sender of messages that belong to no operation.
     pub(crate) fn aside(rank: &'a Peer) -> Self {
-        MessageSender { rank, during: During::Nothing, ends: None }
+        MessageSender { rank, during: ErrorContext::Nothing, ends: None }
     }
 
     /// Encodes the message for `from` to the beginning of `to`; returns its size in bytes. Errors count elements from

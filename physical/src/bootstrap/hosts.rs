@@ -7,7 +7,7 @@
 
 use super::meeting::peer_info::PeerInfo;
 use crate::control::health::Health;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -114,7 +114,7 @@ impl WorldHosts {
         if self.lower(rank).next().is_some() {
             report(locality);
         }
-        self.wait(health, limit).map_err(|error| health.explain(error, During::Nothing))?;
+        self.wait(health, limit).map_err(|error| health.explain(error, ErrorContext::Nothing))?;
         if let Some(why) = why.filter(|_| locality.host == rank) {
             self.warn(health, &why);
         }

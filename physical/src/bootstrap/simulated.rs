@@ -90,7 +90,7 @@ fn silence() -> (Duration, String) {
 #[test]
 fn a_silent_rank_is_judged_at_the_same_moment_in_every_run() {
     let (after, cause) = silence();
-    let tolerance = crate::control::health::Vigilance::default().tolerance();
+    let tolerance = crate::control::health::HeartbeatOptions::default().tolerance();
     assert!((tolerance..tolerance + Duration::from_millis(50)).contains(&after), "{after:?}");
     assert!(cause.contains("has been silent for 4.4 s"), "{cause}");
     assert!((0..5).all(|_| silence() == (after, cause.clone())));

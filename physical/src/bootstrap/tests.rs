@@ -5,7 +5,7 @@ use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
 use super::variables::{Launcher, Placement};
 use super::*;
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::error::Error;
 use crate::testing::{self, rendezvous};
 use crate::transport::TransportKind;
@@ -137,7 +137,8 @@ fn another_vigilance_is_refused_with_both_values() {
         let secret = b"key".to_vec();
         let placement =
             Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
-        let vigilance = Some(Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() });
+        let vigilance =
+            Some(HeartbeatOptions { silence: Duration::from_secs(silence), ..HeartbeatOptions::default() });
         let transport = TransportKind::Tcp;
         let deadline = Duration::from_secs(40);
         let options = JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() };

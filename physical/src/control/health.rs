@@ -5,7 +5,7 @@
 
 use super::waits::{Missing, Waits};
 use crate::bootstrap::exhausted;
-use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::error::{Error, ErrorContext, Peer, Result, Straggler};
 use crate::runtime::{self, Instant};
 use crate::system::environment::variable;
 use crate::transport::message::Label;
@@ -33,7 +33,7 @@ Environment: HEXAGRAM_SILENCE is the number of seconds for which a rank may be s
 
 /// Intervals at which the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Vigilance {
+pub struct HeartbeatOptions {
     /// Time between two heartbeats, which a dedicated thread sends (250 ms). Also the time for which an operation
     /// must be pending before its rank reports its waits to the others.
     pub beat: Duration,
@@ -45,14 +45,14 @@ pub struct Vigilance {
     pub late: Duration,
 }
 
-impl Default for Vigilance {
+impl Default for HeartbeatOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Vigilance { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
+        HeartbeatOptions { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
     }
 }
 
-impl Vigilance {
+impl HeartbeatOptions {
     /// Returns the default, with the silence of `HEXAGRAM_SILENCE`, in seconds, if it is set.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Vigilance {
     /// Decodes the value of `HEXAGRAM_SILENCE`.
     pub(crate) fn from_seconds(text: &str) -> Result<Self> {
         match parse_seconds(text).filter(|silence| SILENCES.contains(silence)) {
-            Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
+            Some(silence) => Ok(HeartbeatOptions { silence, ..Self::default() }),
             None => {
                 let low = SILENCES.start().as_secs();
                 let high = SILENCES.end().as_secs();
@@ -109,7 +109,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns the error with which the verdict ends the operation of a rank.
-    pub(crate) fn error(&self, during: During) -> Error {
+    pub(crate) fn error(&self, during: ErrorContext) -> Error {
         Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
     }
 }
@@ -125,7 +125,7 @@ struct SharedHealth {
     left: Vec<AtomicBool>,
     verdict: OnceLock<Verdict>,
     bells: Mutex<Vec<Weak<dyn Bell>>>,
-    vigilance: Vigilance,
+    vigilance: HeartbeatOptions,
     waits: Mutex<Waits>,
     /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
@@ -152,11 +152,11 @@ pub struct Health {
 impl Health {
     /// Creates the view of one rank, for a world whose ranks are processes. Everyone is well.
     pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
-        Self::watching(rank, peers, Vigilance::default())
+        Self::watching(rank, peers, HeartbeatOptions::default())
     }
 
     /// Creates the same view, with a vigilance that the user chose.
-    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
+    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: HeartbeatOptions) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         // All ranks report to rank 0, and ranks that are threads share its board.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
@@ -212,7 +212,7 @@ impl Health {
 
     /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
     /// notified that they need not wait for this rank.
-    pub(crate) fn explain(&self, error: Error, during: During) -> Error {
+    pub(crate) fn explain(&self, error: Error, during: ErrorContext) -> Error {
         // The verdict may be on its way, unless the error is a failure of this rank itself.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
@@ -266,7 +266,7 @@ impl Health {
         self.board.doubt.load(Ordering::Acquire)
     }
 
-    pub(crate) fn vigilance(&self) -> &Vigilance {
+    pub(crate) fn vigilance(&self) -> &HeartbeatOptions {
         &self.board.vigilance
     }
 
@@ -287,9 +287,9 @@ impl Health {
         let asked = label.whole();
         let straggler = |Missing { rank, within }: Missing| {
             let during = match within {
-                None => During::Nothing,
-                Some(label) if label == asked => During::Device,
-                Some(label) => During::Operation(label.fingerprint, label.tag),
+                None => ErrorContext::Nothing,
+                Some(label) if label == asked => ErrorContext::Device,
+                Some(label) => ErrorContext::Operation(label.fingerprint, label.tag),
             };
             Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
         };
@@ -335,22 +335,22 @@ mod tests {
     #[test]
     fn a_vigilance_that_would_blame_the_living_is_refused() {
         let second = Duration::from_secs(1);
-        let silence = |silence| Vigilance { silence, ..Vigilance::default() };
-        assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
+        let silence = |silence| HeartbeatOptions { silence, ..HeartbeatOptions::default() };
+        assert!(HeartbeatOptions::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
         let error = silence(second / 2).check().unwrap_err().to_string();
         assert!(error.contains("500ms") && error.contains("heartbeats of 250ms each"), "{error}");
         for beat in [Duration::ZERO, Duration::MAX] {
-            assert!(Vigilance { beat, ..Vigilance::default() }.check().is_err());
+            assert!(HeartbeatOptions { beat, ..HeartbeatOptions::default() }.check().is_err());
         }
     }
 
     #[test]
     fn a_silence_of_the_environment_is_a_number_of_seconds_within_bounds() {
         for (text, silence) in [("60", 60_000), ("1", 1000), ("2.5", 2500), ("86400", 86_400_000)] {
-            assert_eq!(Vigilance::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
+            assert_eq!(HeartbeatOptions::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
         }
         for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
-            let error = Vigilance::from_seconds(text).unwrap_err().to_string();
+            let error = HeartbeatOptions::from_seconds(text).unwrap_err().to_string();
             assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
         }
     }

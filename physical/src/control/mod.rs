@@ -169,7 +169,7 @@ impl Drop for Control {
 
 #[cfg(test)]
 mod tests {
-    use super::health::Vigilance;
+    use super::health::HeartbeatOptions;
     use super::*;
     use crate::bootstrap::sockets::stream::RankStream;
     use crate::error::Peer;
@@ -179,7 +179,8 @@ mod tests {
     /// knows of the failure first.
     #[test]
     fn others_hear_of_a_failure_before_they_hear_who_left_because_of_it() {
-        let stream = |stream| ControlStream::new(RankStream::Local(stream), &Vigilance::default()).unwrap();
+        let stream =
+            |stream| ControlStream::new(RankStream::Local(stream), &HeartbeatOptions::default()).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut member = stream(theirs);
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };

@@ -1,7 +1,7 @@
 //! One end of a control connection. It never blocks: unsent bytes are kept in memory, so that a peer that does not
 //! read delays no other.
 
-use super::health::Vigilance;
+use super::health::HeartbeatOptions;
 use super::messages::{CAP, ControlMessage};
 use crate::bootstrap::handshake::message::MessageReader;
 use crate::bootstrap::sockets::stream::RankStream;
@@ -37,7 +37,7 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`Error::System`] if the system refuses a socket option.
-    pub(super) fn new(stream: RankStream, vigilance: &Vigilance) -> Result<Self> {
+    pub(super) fn new(stream: RankStream, vigilance: &HeartbeatOptions) -> Result<Self> {
         let set_up = || -> io::Result<()> {
             rustix::io::ioctl_fionbio(&stream, true)?;
             if matches!(stream, RankStream::Tcp(_)) {
@@ -109,7 +109,7 @@ impl AsFd for ControlStream {
 
 /// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
 /// connections are always read; a data connection may be full for longer.
-fn probe(stream: &RankStream, vigilance: &Vigilance) -> io::Result<()> {
+fn probe(stream: &RankStream, vigilance: &HeartbeatOptions) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
@@ -133,7 +133,8 @@ mod tests {
 
     fn pair() -> (ControlStream, ControlStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        let line = |stream| ControlStream::new(RankStream::Local(stream), &Vigilance::default()).unwrap();
+        let line =
+            |stream| ControlStream::new(RankStream::Local(stream), &HeartbeatOptions::default()).unwrap();
         (line(a), line(b))
     }
 
@@ -163,7 +164,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
-            let vigilance = Vigilance { silence, ..Vigilance::default() };
+            let vigilance = HeartbeatOptions { silence, ..HeartbeatOptions::default() };
             let socket = socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
             ControlStream::new(RankStream::Tcp(socket), &vigilance).unwrap();
         }

@@ -2,7 +2,7 @@
 //! receives and lands them.
 
 use super::mail::BoxNumber;
-use super::network::parcels::{MessageContent, Parcel};
+use super::network::parcels::{MessageContent, SimulatedMessage};
 use super::operations::{EndpointOperations, OperationDirection};
 use super::schedule::Simulator;
 use crate::control::health::Health;
@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
 use crate::transport::matching::{Early, Match, Posted};
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, Source, Tally, Ticket, Traffic, Transport,
+    TransportKind,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl SimEndpoint {
     }
 
     /// Lands a message in its receive.
-    fn deliver(&self, operations: &mut EndpointOperations, parcel: Parcel, posted: Posted) {
+    fn deliver(&self, operations: &mut EndpointOperations, parcel: SimulatedMessage, posted: Posted) {
         let ticket = posted.ticket();
         self.schedule().receive(parcel.bytes);
         let outcome = match &parcel.content {
@@ -87,7 +88,7 @@ impl SimEndpoint {
     }
 
     /// Matches a message that has arrived with the receives that are posted.
-    fn arrive(&self, operations: &mut EndpointOperations, parcel: Parcel) {
+    fn arrive(&self, operations: &mut EndpointOperations, parcel: SimulatedMessage) {
         match operations.matcher.find_posted(parcel.from, &parcel.label) {
             Match::Found(posted) => self.deliver(operations, parcel, posted),
             Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
@@ -100,7 +101,7 @@ impl SimEndpoint {
     }
 
     /// Fails a receive whose peer performs a different operation.
-    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, parcel: &Parcel) {
+    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, parcel: &SimulatedMessage) {
         let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
         operations.finish(posted.ticket(), Err(error));
     }
@@ -133,12 +134,12 @@ impl Transport for SimEndpoint {
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
         let content = MessageContent::View(view);
-        let parcel = Parcel { from: self.rank, label, bytes, content, ticket: Some(ticket) };
+        let parcel = SimulatedMessage { from: self.rank, label, bytes, content, ticket: Some(ticket) };
         self.schedule().send(self.mailbox, to, parcel);
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
         let ticket = operations.open(OperationDirection::Receive);
         let posted = Posted::new(ticket, source, label, view, land);
@@ -150,7 +151,7 @@ impl Transport for SimEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         let operations = &mut *self.operations.borrow_mut();
         let outcome = operations.tickets.poll(ticket);
         if outcome.is_pending() && operations.wait(ticket) {

@@ -1,7 +1,7 @@
 //! Mail: events for the endpoints of a simulated cluster.
 
-use super::network::parcels::Parcel;
-use crate::transport::{Got, Ticket};
+use super::network::parcels::SimulatedMessage;
+use crate::transport::{Received, Ticket};
 use std::collections::BTreeMap;
 use std::mem;
 
@@ -11,8 +11,8 @@ pub(super) type BoxNumber = usize;
 /// Messages and ends of sends for the endpoint of a rank.
 #[derive(Default)]
 pub(super) struct DeliveredMail {
-    pub(super) arrived: Vec<Parcel>,
-    pub(super) sent: Vec<(Ticket, Got)>,
+    pub(super) arrived: Vec<SimulatedMessage>,
+    pub(super) sent: Vec<(Ticket, Received)>,
 }
 
 impl DeliveredMail {
@@ -32,12 +32,12 @@ pub(super) struct RankMailbox {
 
 impl RankMailbox {
     /// Adds a message that has arrived.
-    pub(super) fn arrive(&mut self, parcel: Parcel) {
+    pub(super) fn arrive(&mut self, parcel: SimulatedMessage) {
         self.mail.arrived.push(parcel);
     }
 
     /// Adds the end of a send; returns true if a future waits for it. Otherwise the rank finds it at its next check.
-    pub(super) fn has_sent(&mut self, ticket: Ticket, got: Got) -> bool {
+    pub(super) fn has_sent(&mut self, ticket: Ticket, got: Received) -> bool {
         self.mail.sent.push((ticket, got));
         let at = self.awaited.iter().position(|awaited| *awaited == ticket);
         at.map(|at| self.awaited.swap_remove(at)).is_some()
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!([boxes.number(5, 2), boxes.number(7, 0), boxes.number(5, 0)], [2, 3, 0]);
         assert_eq!(boxes.of_peer(4, 2), 5);
         let mailbox = boxes.get(2);
-        let got = Got { peer: 0, bytes: 1 };
+        let got = Received { peer: 0, bytes: 1 };
         let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
         mailbox.await_sent(tickets[0]);
         assert!(mailbox.has_sent(tickets[0], got));

@@ -1,11 +1,11 @@
 //! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
 use super::mail::DeliveredMail;
-use super::network::parcels::Parcel;
+use super::network::parcels::SimulatedMessage;
 use crate::error::Result;
 use crate::transport::matching::Matcher;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Ticket};
+use crate::transport::{Received, Ticket};
 use crate::waiting::drive;
 use std::mem;
 
@@ -38,7 +38,7 @@ struct AwaitedOperation {
 #[derive(Default)]
 pub(super) struct EndpointOperations {
     pub(super) tickets: Tickets,
-    pub(super) matcher: Matcher<Parcel>,
+    pub(super) matcher: Matcher<SimulatedMessage>,
     /// Mail that has been looked at, for its memory.
     pub(super) mail: DeliveredMail,
     /// By index of the ticket.
@@ -76,7 +76,7 @@ impl EndpointOperations {
     }
 
     /// Records an outcome, for the future that waits for it.
-    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Result<Received>) {
         match self.wait_of(ticket).map(|wait| wait.waiter) {
             Some(Waiter::Number(number)) => self.ready.push(number),
             Some(Waiter::Unknown) => self.has_unknown = true,
@@ -98,7 +98,7 @@ impl EndpointOperations {
 mod tests {
     use super::*;
 
-    const GOT: Got = Got { peer: 0, bytes: 1 };
+    const GOT: Received = Received { peer: 0, bytes: 1 };
 
     /// Returns what is ready, and whether that is all.
     fn ready(operations: &mut EndpointOperations, rings: u64) -> (bool, Vec<usize>) {

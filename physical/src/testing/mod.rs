@@ -22,7 +22,7 @@ pub use program::check_program;
 pub use store::SharedMap;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::error::Result;
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -254,7 +254,7 @@ fn join_each(options: &[JoinOptions], body: Body<'_>) {
 
 fn options() -> JoinOptions {
     // A machine that is busy with other tests must not look dead.
-    let vigilance = Some(Vigilance { silence: JOIN, ..Vigilance::default() });
+    let vigilance = Some(HeartbeatOptions { silence: JOIN, ..HeartbeatOptions::default() });
     JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
 }
 

@@ -5,8 +5,8 @@
 //! communicator, because the other side has a partial message. `drop` never waits.
 
 use crate::control::health::{GRACE, Health, PublishedWait};
-use crate::error::{During, Error, Result, Straggler};
-use crate::transport::{Got, Label, Source, Ticket, Transport};
+use crate::error::{Error, ErrorContext, Result, Straggler};
+use crate::transport::{Label, Received, Source, Ticket, Transport};
 use crate::waiting::drive;
 use crate::waiting::stopwatch::Stopwatch;
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ impl Poison {
             return Err(Error::Poisoned { because: because.clone() });
         }
         let Some(verdict) = health.verdict() else { return Ok(()) };
-        let error = verdict.error(During::Operation(label.fingerprint, label.tag));
+        let error = verdict.error(ErrorContext::Operation(label.fingerprint, label.tag));
         self.spread(health, &error);
         Err(error)
     }
@@ -49,9 +49,12 @@ impl Poison {
             match error {
                 Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
                 Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
-                    Some(Straggler { peer, during: what @ (During::Nothing | During::Device) }) => {
+                    Some(Straggler {
+                        peer,
+                        during: what @ (ErrorContext::Nothing | ErrorContext::Device),
+                    }) => {
                         let why = match what {
-                            During::Device => "it is alive, but its device had not finished its work",
+                            ErrorContext::Device => "it is alive, but its device had not finished its work",
                             _ => "it is alive, but was in no operation",
                         };
                         health
@@ -67,7 +70,7 @@ impl Poison {
 
 /// Context of an operation in addition to its ticket.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct OperationContext<'a> {
     /// The endpoint it was posted on.
     pub transport: &'a dyn Transport,
     /// Record of its failure.
@@ -79,7 +82,7 @@ pub struct Terms<'a> {
 /// A running send or receive; resolves when its view may be used again.
 #[must_use = "an operation dropped before it is finished poisons its communicator"]
 pub struct Operation<'a> {
-    terms: Terms<'a>,
+    terms: OperationContext<'a>,
     /// `None` once the outcome was taken.
     ticket: Option<Ticket>,
     /// In vain.
@@ -100,7 +103,7 @@ pub struct Operation<'a> {
 
 impl<'a> Operation<'a> {
     /// Wraps a ticket that was just posted.
-    pub fn new(terms: Terms<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
+    pub fn new(terms: OperationContext<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
         Operation {
             terms,
             ticket: Some(ticket),
@@ -118,14 +121,14 @@ impl<'a> Operation<'a> {
 
     /// Wraps the ticket of a receive that was just posted, and takes the first message of any of `senders`. Fails
     /// once none of them can send any more.
-    pub fn from_any(terms: Terms<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
+    pub fn from_any(terms: OperationContext<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
         let mut operation = Operation::new(terms, ticket, Source::Any, label);
         operation.senders = senders;
         operation
     }
 
-    fn during(&self) -> During {
-        During::Operation(self.label.fingerprint, self.label.tag)
+    fn during(&self) -> ErrorContext {
+        ErrorContext::Operation(self.label.fingerprint, self.label.tag)
     }
 
     /// Returns true to skip the checks of the clock and of the peers for now: most operations end within the first
@@ -239,7 +242,7 @@ impl<'a> Operation<'a> {
 
     /// Decides whether this can continue, after reading all arrived data: this process may have been stopped since
     /// the last check.
-    fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let Some(error) = self.obstacle() else { return Poll::Pending };
         let transport = self.terms.transport;
         if transport.health().verdict().is_some() {
@@ -257,7 +260,7 @@ impl<'a> Operation<'a> {
         self.obstacle().map_or(Poll::Pending, |error| self.fail(error))
     }
 
-    fn settle(&mut self, outcome: Result<Got>) -> Poll<Result<Got>> {
+    fn settle(&mut self, outcome: Result<Received>) -> Poll<Result<Received>> {
         self.ticket = None;
         match outcome.and_then(|got| got.checked(self.terms.transport, usize::MAX)) {
             Ok(got) => {
@@ -279,7 +282,7 @@ impl<'a> Operation<'a> {
         Error::Deadline { waiting_for, stragglers, after, during }
     }
 
-    fn fail(&mut self, error: Error) -> Poll<Result<Got>> {
+    fn fail(&mut self, error: Error) -> Poll<Result<Received>> {
         if let Some(ticket) = self.ticket.take() {
             self.terms.transport.cancel(ticket);
         }
@@ -291,9 +294,9 @@ impl<'a> Operation<'a> {
 }
 
 impl Future for Operation<'_> {
-    type Output = Result<Got>;
+    type Output = Result<Received>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let Some(ticket) = self.ticket else {
             return Poll::Ready(Err(Error::usage("a finished operation was polled again", "await it once")));
         };

@@ -1,6 +1,6 @@
 //! The table of operations in flight of every backend: the operation of each ticket, and its outcome.
 
-use super::message::Got;
+use super::message::Received;
 use crate::error::Result;
 use std::task::Poll;
 
@@ -15,7 +15,7 @@ enum TicketState {
     Free,
     /// In progress, with the bytes that have moved so far.
     Pending(u64),
-    Done(Result<Got>),
+    Done(Result<Received>),
 }
 
 struct TicketSlot {
@@ -26,12 +26,12 @@ struct TicketSlot {
 /// Operations of one endpoint. Slots are reused; a generation distinguishes a ticket from the next one in its slot.
 ///
 /// ```
-/// use hexagram_physical::transport::{Got, Tickets};
+/// use hexagram_physical::transport::{Received, Tickets};
 ///
 /// let mut tickets = Tickets::default();
 /// let ticket = tickets.open();
 /// assert!(tickets.poll(ticket).is_pending());
-/// tickets.finish(ticket, Ok(Got { peer: 1, bytes: 8 }));
+/// tickets.finish(ticket, Ok(Received { peer: 1, bytes: 8 }));
 /// assert!(tickets.poll(ticket).is_ready());
 /// ```
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Tickets {
     }
 
     /// Records an outcome; a cancelled ticket has none to record.
-    pub fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+    pub fn finish(&mut self, ticket: Ticket, outcome: Result<Received>) {
         if let Some(slot) = self.slot(ticket) {
             slot.stand = TicketState::Done(outcome);
         }
@@ -79,7 +79,7 @@ impl Tickets {
     }
 
     /// Takes the outcome, once. A void ticket stays pending forever, like an unanswered operation.
-    pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
+    pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Received>> {
         match self.slot(ticket) {
             Some(TicketSlot { stand: stand @ TicketState::Done(_), .. }) => {
                 let TicketState::Done(outcome) = std::mem::replace(stand, TicketState::Free) else {
@@ -106,7 +106,7 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    const GOT: Got = Got { peer: 3, bytes: 8 };
+    const GOT: Received = Received { peer: 3, bytes: 8 };
 
     #[test]
     fn an_outcome_is_taken_once() {

@@ -12,7 +12,7 @@ use crate::control::health::Health;
 use crate::device_paths::staging::Staging;
 #[cfg(feature = "sim")]
 use crate::error::Peer;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::system::limits;
 #[cfg(feature = "sim")]
 use crate::transport::Backend;
@@ -239,7 +239,7 @@ impl World {
         });
         opened.map_err(|error| {
             self.0.channels.note_failed(channel);
-            self.health().explain(error, During::Opening(channel))
+            self.health().explain(error, ErrorContext::Opening(channel))
         })
     }
 

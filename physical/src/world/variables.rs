@@ -8,7 +8,7 @@ use crate::bootstrap::meeting::registered;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::device_paths::path::PathPreference;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
@@ -68,7 +68,7 @@ const KNOWN: [KnownVariable; 23] = [
     free("HEXAGRAM_INTERFACE", "an interface or an address"),
     free("HEXAGRAM_HOST", "any name"),
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
-    judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
+    judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| HeartbeatOptions::from_seconds(text).map(drop)),
     judged("HEXAGRAM_DEADLINE", "1 to 86400", |_, text| deadline::from_seconds(text).map(drop)),
     judged(RESTART, "a whole number", is_number),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),

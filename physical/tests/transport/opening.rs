@@ -3,7 +3,7 @@
 use super::{End, label};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind};
 
 #[test]
@@ -48,7 +48,7 @@ fn foreign_connections_to_the_data_port_neither_delay_nor_enter() {
         let into = Buffer::zeroed(DType::F32, 1).unwrap();
         let peer = 1 - end.rank();
         let send = end.send(peer, label(0, 0, 1), &out);
-        end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap();
+        end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, ReceiveMode::Copy)).unwrap();
         end.wait(send).unwrap();
         drop(foreign);
     });

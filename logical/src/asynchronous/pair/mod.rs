@@ -5,7 +5,7 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, OutgoingRequest};
-use super::handler::{ElementsPayload, Landed, ServiceMember};
+use super::handler::{ElementsPayload, ReceivedPayload, ServiceMember};
 use super::pending::Pending;
 use super::saved::{SavedStates, parse, unknown};
 use super::service::Service;
@@ -269,7 +269,7 @@ impl RunningExchange {
         verb: u16,
         payload: Option<ElementsPayload>,
         into: Option<Arc<Buffer>>,
-    ) -> Result<([u64; 2], Option<Landed>)> {
+    ) -> Result<([u64; 2], Option<ReceivedPayload>)> {
         let handler = self.number;
         let fingerprint = self.target.fingerprint;
         let ask = OutgoingRequest { handler, verb, fingerprint, arguments: [0; 3], payload, into };

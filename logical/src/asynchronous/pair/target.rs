@@ -1,13 +1,13 @@
 //! Serves the requests of other ranks for the value of this rank.
 
-use crate::asynchronous::handler::{ElementsPayload, Handler, Landed, Reply, Served, ServiceMember};
+use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, SavedStates, restore_value, unknown};
 use crate::asynchronous::shared::{SharedGuard, TaskLock};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ impl PairTarget {
     }
 
     /// Skips an exchange, but updates the memory of values.
-    fn pass(&self, from: &ServiceMember, payload: &Landed) -> Result<Reply> {
+    fn pass(&self, from: &ServiceMember, payload: &ReceivedPayload) -> Result<Reply> {
         let PairState { receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
         self.values.decode(link, &from.peer, &payload.buffer, payload.bytes)?;
@@ -191,10 +191,14 @@ impl PairTarget {
         Ok(self.count())
     }
 
-    fn release(&self, from: &ServiceMember, payload: &Landed) -> Result<Served> {
+    fn release(&self, from: &ServiceMember, payload: &ReceivedPayload) -> Result<Served> {
         if self.state().holder.take() != Some(from.rank) {
             let cause = "released a lock that it does not have".to_owned();
-            return Err(Error::PeerFailed { culprit: from.peer.clone(), cause, during: During::Nothing });
+            return Err(Error::PeerFailed {
+                culprit: from.peer.clone(),
+                cause,
+                during: ErrorContext::Nothing,
+            });
         }
         let difference = self.differences.decode_rounded(&from.peer, &payload.buffer, payload.bytes)?;
         let exchanges = self.apply(-1.0, &difference)?;
@@ -223,7 +227,7 @@ impl Handler for PairTarget {
         }
     }
 
-    fn serve(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         match request.verb {
             EXCHANGE | LOCK if self.state().locked => Ok(Served::Later),
             EXCHANGE if self.is_met(from) => Ok(Served::Done(self.pass(from, payload)?)),

@@ -1,7 +1,7 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
 use super::super::dispatcher::{OutgoingRequest, Response};
-use super::super::handler::{ElementsPayload, Landed};
+use super::super::handler::{ElementsPayload, ReceivedPayload};
 use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;
@@ -159,7 +159,7 @@ impl Server {
     }
 
     fn land(&self, piece: &ShardRange, answer: Response, to: Part<'_>) -> Result<()> {
-        let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
+        let Some(ReceivedPayload { buffer, bytes }) = answer.payload else { return Ok(()) };
         let from = &self.terms.peers[piece.rank];
         let len = piece.range.len();
         if let Some(encoding) = &self.terms.pulled {

@@ -8,7 +8,7 @@
 //! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server codecs.
 //! `settled` is a clock: all pushes of all ranks before it have arrived.
 
-use super::super::handler::{ElementsPayload, Handler, Landed, Reply, Served, ServiceMember};
+use super::super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::super::shared::TaskLock;
 use super::super::wire::{Request, violation};
 use super::terms::ShardLayout;
@@ -84,7 +84,7 @@ impl Shard {
         }
     }
 
-    fn push(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Reply> {
+    fn push(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Reply> {
         let part = self.part(from, request)?;
         let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
@@ -184,7 +184,7 @@ impl Handler for Shard {
         }
     }
 
-    fn serve(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         match request.verb {
             PUSH => self.push(from, request, payload).map(Served::Done),
             PULL => self.pull(from, request).map(Served::Done),

@@ -1,6 +1,6 @@
 //! Serves the requests of other ranks for the part of this rank in a window.
 
-use crate::asynchronous::handler::{ElementsPayload, Handler, Landed, Reply, Served, ServiceMember};
+use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
 use crate::asynchronous::saved::{OF, SavedStates, restore_value, unknown};
 use crate::asynchronous::shared::TaskLock;
@@ -227,7 +227,7 @@ impl Handler for WindowTarget {
         }
     }
 
-    fn serve(&self, from: &ServiceMember, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         let [weight, mass] = [0, 1].map(|at| f64::from_bits(request.arguments[at]));
         let message = (&payload.buffer, payload.bytes);
         match request.verb {

@@ -13,7 +13,7 @@
 //! of the network and decoding overlap. Messages may be shorter than announced: only the sender knows their size.
 
 use super::super::share::{TAGS, block, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, ReceiveMode, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::Operation;
 use std::ops::Range;
@@ -211,7 +211,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
                 if from == rank {
                     return Ok(None);
                 }
-                call.recv(from, step, buffer, block(largest, from), Land::AtMost).map(Some)
+                call.recv(from, step, buffer, block(largest, from), ReceiveMode::AtMost).map(Some)
             };
             slot.contributions.push(receive(index, &slot.contributed)?);
             slot.outcomes.push(receive(count + index, &slot.results)?);

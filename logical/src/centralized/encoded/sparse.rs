@@ -4,7 +4,7 @@ use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
 use crate::centralized::free_to_write;
 use crate::centralized::share::block;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Primitive, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -102,7 +102,7 @@ impl Communicator {
         let messages = buffer.beside(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
-            let receive = || call.recv(from, 0, &messages, block(largest, from), Land::AtMost);
+            let receive = || call.recv(from, 0, &messages, block(largest, from), ReceiveMode::AtMost);
             receives.push(if from == rank { None } else { Some(receive()?) });
         }
         let message = Part::of(&messages, block(largest, rank));

@@ -18,7 +18,7 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::matching::Posted;
 use crate::transport::native::Check;
-use crate::transport::{Got, Label, Land, Source, Ticket, native};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket, native};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Poll;
@@ -210,7 +210,7 @@ impl MpiEndpoint {
         let nothing = Buffer::zeroed(DType::U8, 0)?.write(0..0)?;
         let message = state.tickets.open();
         self.write_header(state, to, label);
-        let landing = Landing::new(nothing, Land::Copy);
+        let landing = Landing::new(nothing, ReceiveMode::Copy);
         self.await_message(state, Posted { ticket: message, source: Source::Rank(from), label, landing });
         Ok(CollectivePhase::Agreeing { round, from, message, work: Some(work) })
     }
@@ -317,7 +317,7 @@ impl MpiEndpoint {
         // Its views are released before anyone can see that it is complete.
         run.abandon();
         *moved = true;
-        state.tickets.finish(ticket, Ok(Got { peer: self.rank, bytes }));
+        state.tickets.finish(ticket, Ok(Received { peer: self.rank, bytes }));
         Ok(false)
     }
 

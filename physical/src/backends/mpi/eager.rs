@@ -4,7 +4,7 @@ use super::link::{MpiComm, RequestSet};
 use crate::backends::stream::frame::Header;
 use crate::error::Result;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, HEADER_BYTES, Ticket};
+use crate::transport::{HEADER_BYTES, Received, Ticket};
 use std::ffi::c_int;
 
 /// Bytes of the longest eager message, which common MPIs send without a handshake with the receiver.
@@ -26,7 +26,7 @@ pub(super) enum EagerPayload {
 
 /// Eager message that has not left yet, and the send that it completes.
 pub(super) struct EagerSend {
-    pub(super) send: Option<(Ticket, Got)>,
+    pub(super) send: Option<(Ticket, Received)>,
     pub(super) requests: RequestSet<Box<[u8]>>,
 }
 

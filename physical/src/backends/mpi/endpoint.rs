@@ -17,7 +17,7 @@ use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::native;
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, Source, Tally, Ticket, Transport, TransportKind,
 };
 use crate::waiting::doorbell::{Doorbell, timespec};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -115,7 +115,7 @@ impl MpiEndpoint {
     }
 
     /// Sends an eager message, and tries to complete it immediately.
-    fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
+    fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Received)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
         let Remote { comm, place, .. } = state.remote(to);
         // SAFETY: the request set owns the bytes, and nobody writes them.
@@ -290,7 +290,7 @@ fn deliver(
         EagerPayload::Inline(bytes) => {
             landing.push(&bytes);
             drop(landing);
-            state.tickets.finish(ticket, Ok(Got { peer: from, bytes: length }));
+            state.tickets.finish(ticket, Ok(Received { peer: from, bytes: length }));
         }
         EagerPayload::Announced(tag) => {
             state.start(PayloadTransfer::into((state.remote(from), tag), ticket, landing, length));
@@ -355,7 +355,7 @@ impl Transport for MpiEndpoint {
         if bytes <= INLINE {
             message.extend_from_slice(view.bytes());
             drop(view);
-            self.write(state, to, message, Some((ticket, Got { peer: to, bytes })));
+            self.write(state, to, message, Some((ticket, Received { peer: to, bytes })));
             return ticket;
         }
         let tag = state.next_tag;
@@ -366,7 +366,7 @@ impl Transport for MpiEndpoint {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -374,7 +374,7 @@ impl Transport for MpiEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

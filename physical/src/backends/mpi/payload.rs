@@ -7,7 +7,7 @@ use super::link::{Remote, RequestSet};
 use crate::error::Result;
 use crate::memory::ReadView;
 use crate::memory::landing::Landing;
-use crate::transport::{Got, Ticket};
+use crate::transport::{Received, Ticket};
 use std::ffi::c_int;
 use std::ptr;
 
@@ -130,8 +130,8 @@ impl PayloadTransfer {
     }
 
     /// Returns the result of the complete transfer.
-    pub(super) fn got(&self) -> Got {
-        Got { peer: self.pieces.peer.rank, bytes: self.pieces.length }
+    pub(super) fn got(&self) -> Received {
+        Received { peer: self.pieces.peer.rank, bytes: self.pieces.length }
     }
 
     /// Returns true if all bytes have moved.

@@ -14,14 +14,14 @@ use crate::backends::stream::Parking;
 use crate::backends::stream::endpoint::StreamEndpoint;
 use crate::control::health::Health;
 use crate::device::Queue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::native::AtOnce;
 use crate::transport::pages::PAGE;
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, Label, Land, SharedPages, Source, Ticket, Transport, TransportKind, native,
+    Bell, Label, ReceiveMode, Received, SharedPages, Source, Ticket, Transport, TransportKind, native,
 };
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -199,11 +199,11 @@ impl Transport for ShmEndpoint {
         self.stream.post_send(to, label, view)
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         self.stream.post_recv(from, label, view, land)
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         match unmark_native(ticket) {
             Some(ticket) => self.with_tickets(|tickets| tickets.poll(ticket)),
             None => self.stream.poll(ticket, context),
@@ -257,7 +257,7 @@ impl Transport for ShmEndpoint {
     fn share_pages(&self, limit: Duration) -> Result<Option<SharedPages>> {
         let (mine, file) = Region::create(PAGE)?;
         let theirs = self.sockets.exchange_regions(PAGES, PAGE, Some(&file), limit);
-        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let theirs = theirs.map_err(|error| self.health().explain(error, ErrorContext::Registering))?;
         let Some(theirs) = theirs else { return Ok(None) };
         let of = |region: Option<Arc<Region>>| region.unwrap_or_else(|| Arc::clone(&mine));
         let keeper: Vec<Arc<Region>> = theirs.into_iter().map(of).collect();
@@ -274,7 +274,7 @@ impl Transport for ShmEndpoint {
         let index = native.context.regions.next_index();
         let file = region.as_ref().map(|(_, file)| file);
         let theirs = self.sockets.exchange_regions(index, bytes, file, limit);
-        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let theirs = theirs.map_err(|error| self.health().explain(error, ErrorContext::Registering))?;
         let Some(((mine, _), theirs)) = region.zip(theirs) else {
             return Buffer::zeroed_on(queue, dtype, len);
         };

@@ -11,7 +11,7 @@ use crate::transport::fingerprint::Fingerprint;
 use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Membership, Source, Tally, Ticket, Traffic, Transport,
+    Bell, HEADER_BYTES, Label, Membership, ReceiveMode, Received, Source, Tally, Ticket, Traffic, Transport,
     TransportKind,
 };
 use std::cell::RefCell;
@@ -180,7 +180,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
             PayloadSink::Discard => PayloadSink::Discard,
         };
         self.close(state, rank, label, sink);
-        state.tickets.finish(ticket, Ok(Got { peer: rank, bytes: bytes.len() }));
+        state.tickets.finish(ticket, Ok(Received { peer: rank, bytes: bytes.len() }));
     }
 
     /// Chooses the destination of a payload.
@@ -209,7 +209,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         match sink {
             PayloadSink::Landing(posted) => {
                 let bytes = posted.landing.landed();
-                state.tickets.finish(posted.ticket, Ok(Got { peer: from, bytes }));
+                state.tickets.finish(posted.ticket, Ok(Received { peer: from, bytes }));
             }
             PayloadSink::Early(message) => {
                 // Its receive may have been posted while the payload was arriving.
@@ -236,7 +236,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         }
         let result = outbox.flush(link, |sent| match sent {
             SendProgress::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
-            SendProgress::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
+            SendProgress::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Received { peer, bytes })),
         });
         // A failed write only makes the rank suspect; the verdict, or a grace period, decides.
         result.unwrap_or_else(|_| {
@@ -365,7 +365,7 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -388,7 +388,7 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

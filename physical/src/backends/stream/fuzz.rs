@@ -6,7 +6,7 @@ use crate::memory::Buffer;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::landing::Landing;
 use crate::transport::matching::Posted;
-use crate::transport::{HEADER_BYTES, Land, Source, Ticket};
+use crate::transport::{HEADER_BYTES, ReceiveMode, Source, Ticket};
 
 /// Checks that a header which is accepted stays the same when it is written again, apart from unused bytes.
 pub(crate) fn frame_header(data: &[u8]) {
@@ -62,7 +62,7 @@ pub(crate) fn inbox(data: &[u8]) {
 /// Returns a sink that depends on `kind`.
 fn sink(header: Header, kind: &mut u8) -> PayloadSink {
     *kind = kind.wrapping_mul(5).wrapping_add(1);
-    let land = [Land::Copy, Land::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];
+    let land = [ReceiveMode::Copy, ReceiveMode::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];
     match *kind % 4 {
         0 => PayloadSink::Discard,
         1 => PayloadSink::Early(Vec::new()),

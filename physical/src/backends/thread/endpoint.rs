@@ -7,7 +7,8 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, SharedPages, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, SharedPages, Source, Tally, Ticket, Transport,
+    TransportKind,
 };
 use crate::waiting::patience::crowded;
 use std::cell::RefCell;
@@ -95,7 +96,7 @@ impl ThreadEndpoint {
         sending.retain(|send| {
             let delivered = send.message.is_delivered();
             if delivered {
-                tickets.finish(send.ticket, Ok(Got { peer: send.to, bytes: send.bytes }));
+                tickets.finish(send.ticket, Ok(Received { peer: send.to, bytes: send.bytes }));
             }
             !delivered
         });
@@ -136,7 +137,7 @@ impl Transport for ThreadEndpoint {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -148,7 +149,7 @@ impl Transport for ThreadEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

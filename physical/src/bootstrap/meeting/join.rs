@@ -29,7 +29,7 @@ use crate::bootstrap::handshake::{Build, authenticate};
 use crate::bootstrap::sockets::stream::RankStream;
 use crate::bootstrap::variables::Placement;
 use crate::bootstrap::{LONGEST, is_cut_off, is_late};
-use crate::error::{During, Error, Peer, Result};
+use crate::error::{Error, ErrorContext, Peer, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::{Stopwatch, Watched};
 use std::io;
@@ -50,7 +50,7 @@ const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// Creates the error of the other ranks if `culprit` ended before all had joined.
 pub(crate) fn peer_failed(culprit: Peer, cause: String) -> Error {
-    Error::PeerFailed { culprit, cause, during: During::Joining }
+    Error::PeerFailed { culprit, cause, during: ErrorContext::Joining }
 }
 
 /// Cause of a failure if only the end of the connection is known.

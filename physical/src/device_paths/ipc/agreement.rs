@@ -10,7 +10,7 @@ use super::order::{TurnOrder, TurnTicket};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
-use crate::transport::{Label, Land, Source, Ticket, Transport};
+use crate::transport::{Label, ReceiveMode, Source, Ticket, Transport};
 use crate::waiting::doorbell::Bell;
 use crate::waiting::drive::waker;
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl Agreement {
         if own == 0 {
             for peer in 1..size {
                 let view = table.write(row(peer))?;
-                coming.push((peer, transport.post_recv(Source::Rank(peer), to_root, view, Land::Copy)));
+                coming
+                    .push((peer, transport.post_recv(Source::Rank(peer), to_root, view, ReceiveMode::Copy)));
             }
             return Ok(agreement);
         }
@@ -74,7 +75,10 @@ impl Agreement {
         let notice = Buffer::from_slice(&mine.to_bytes())?;
         going.push(transport.post_send(0, to_root, notice.read_all()?));
         let from_root = Label { tag: label.tag.at_step(FROM_ROOT)?, ..label };
-        coming.push((0, transport.post_recv(Source::Rank(0), from_root, table.write_all()?, Land::Copy)));
+        coming.push((
+            0,
+            transport.post_recv(Source::Rank(0), from_root, table.write_all()?, ReceiveMode::Copy),
+        ));
         Ok(agreement)
     }
 

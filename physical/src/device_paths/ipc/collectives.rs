@@ -17,7 +17,7 @@ use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::native::chunk;
 use crate::transport::{Label, Tally};
@@ -96,7 +96,7 @@ impl EndpointReach {
         }
         // The driver refuses the memory of a process that has been killed, which is not this rank's failure.
         let found = self.imports.find(&self.gpu, rank, notice, bytes);
-        found.map_err(|error| self.health.explain(error, During::Registering))
+        found.map_err(|error| self.health.explain(error, ErrorContext::Registering))
     }
 }
 

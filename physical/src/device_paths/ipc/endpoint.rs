@@ -7,7 +7,7 @@ use super::messages::Messages;
 use super::order::TurnOrder;
 use super::part::PreparedStep;
 use super::{agreement, order};
-use crate::device::{Event, Meanwhile, Queue, WaitPlace, at, go_on, go_on_meanwhile};
+use crate::device::{Event, ProgressFn, Queue, WaitPlace, at, go_on, go_on_meanwhile};
 use crate::device_paths::path::{DevicePath, MessagePath};
 use crate::error::{Error, Result};
 use crate::memory::dtype::DType;
@@ -15,7 +15,9 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::fingerprint::OperationKind;
 use crate::transport::native::Collectives;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Transport, TransportKind, native};
+use crate::transport::{
+    Label, ReceiveMode, Received, Source, Tally, Ticket, Transport, TransportKind, native,
+};
 use crate::waiting::doorbell::Bell;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -72,7 +74,7 @@ pub(super) struct IpcEndpoint {
     pub(super) tally: Arc<Tally>,
     state: RefCell<EndpointState>,
     /// Progress of this endpoint for a thread that waits for another one's operation, or for its GPU.
-    meanwhile: OnceCell<Rc<Meanwhile>>,
+    meanwhile: OnceCell<Rc<ProgressFn>>,
 }
 
 impl IpcEndpoint {
@@ -221,7 +223,7 @@ impl IpcEndpoint {
             let is_enqueued = operation.prepared.is_none() && operation.attendance.is_none();
             let is_over = is_enqueued && operation.agreement.is_over();
             if is_over {
-                tickets.finish(operation.ticket, Ok(Got { peer: rank, bytes: operation.bytes }));
+                tickets.finish(operation.ticket, Ok(Received { peer: rank, bytes: operation.bytes }));
             }
             !is_over
         });
@@ -251,7 +253,7 @@ impl MessagePath for IpcEndpoint {
         self.open(|state, ticket| self.announce(state, ticket, to, label, view))
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         self.open(|state, ticket| self.await_announcement(state, ticket, from, label, (view, land)))
     }
 }
@@ -265,7 +267,7 @@ impl DevicePath for IpcEndpoint {
         Some(self)
     }
 
-    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

@@ -8,7 +8,7 @@ use super::collectives::EndpointReach;
 use super::words::has_come;
 use crate::device::Queue;
 use crate::device::cuda::{CudaQueue, FailureWatch};
-use crate::error::{During, Error};
+use crate::error::{Error, ErrorContext};
 use crate::transport::Label;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl OperationInFlight {
     /// Returns why the operation cannot go on, if it cannot.
     fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
         let EndpointReach { health, deadline, .. } = &*self.reach;
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
             return Some(verdict.error(during));
         }

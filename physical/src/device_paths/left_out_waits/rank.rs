@@ -7,9 +7,9 @@ use crate::memory::Buffer;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::testing::spawn;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source, Ticket, Transport, TransportKind};
+use crate::transport::{Label, ReceiveMode, Source, Ticket, Transport, TransportKind};
 use crate::waiting::drive::block_on;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -117,7 +117,7 @@ impl TrialRank {
     }
 
     fn wait(&self, end: &Rc<dyn Transport>, ticket: Ticket, label: Label) {
-        let terms = Terms { transport: &**end, poison: &self.poison, deadline: LONG };
+        let terms = OperationContext { transport: &**end, poison: &self.poison, deadline: LONG };
         block_on(&**end, Operation::new(terms, ticket, Source::Any, label)).unwrap();
     }
 
@@ -153,7 +153,7 @@ impl TrialRank {
         let end = &self.ends[0];
         let label = self.label(Fingerprint::new(OperationKind::SendRecv, DType::F32, LEN));
         let ticket = match self.number {
-            0 => end.post_recv(Source::Rank(1), label, buffer.write_all().unwrap(), Land::Copy),
+            0 => end.post_recv(Source::Rank(1), label, buffer.write_all().unwrap(), ReceiveMode::Copy),
             _ => end.post_send(0, label, buffer.read_all().unwrap()),
         };
         self.wait(end, ticket, label);

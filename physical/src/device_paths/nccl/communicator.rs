@@ -6,7 +6,7 @@ use super::translation::explained;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
 use nccl_rs::{Communicator, UniqueId};
@@ -67,7 +67,7 @@ fn until_connected(comm: &Communicator, health: &Health, limit: Duration) -> Res
     let mut waited = Stopwatch::start();
     while !comm.is_ready().map_err(|error| explained("connect the ranks by NCCL", &error))? {
         if let Some(verdict) = health.verdict() {
-            return Err(verdict.error(During::Registering));
+            return Err(verdict.error(ErrorContext::Registering));
         }
         if waited.elapsed() > limit {
             let stragglers = Vec::new();
@@ -75,7 +75,7 @@ fn until_connected(comm: &Communicator, health: &Health, limit: Duration) -> Res
                 waiting_for: None,
                 stragglers,
                 after: limit,
-                during: During::Registering,
+                during: ErrorContext::Registering,
             });
         }
         runtime::sleep(TICK);

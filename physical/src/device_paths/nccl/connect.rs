@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
-use crate::transport::{Label, Land, Source, Transport, TransportKind};
+use crate::transport::operation::{Operation, OperationContext, Poison};
+use crate::transport::{Label, ReceiveMode, Source, Transport, TransportKind};
 use crate::waiting::drive::block_on;
 use nccl_rs::UniqueId;
 use std::cell::{OnceCell, RefCell};
@@ -55,12 +55,12 @@ fn spread(host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
     let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, UniqueId::SIZE);
     let label = Label { fingerprint, ..mail::label(1, 0)? };
     let poison = Poison::default();
-    let terms = Terms { transport: host, poison: &poison, deadline: limit };
+    let terms = OperationContext { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);
     if host.rank() > 0 {
         let mut id = [0; UniqueId::SIZE];
         let named = Buffer::from_slice(&id)?;
-        let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, Land::Copy);
+        let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, ReceiveMode::Copy);
         block_on(host, operation(ticket, 0))?;
         id.copy_from_slice(&named.host::<u8>()?);
         return Ok(UniqueId::from_bytes(id));

@@ -5,12 +5,12 @@ use super::link;
 use super::link::SharedCommunicator;
 use super::members::GroupMembers;
 use super::queue::{CollectiveStep, GroupLink, NcclOperation};
-use crate::device::{Meanwhile, go_on_meanwhile};
+use crate::device::{ProgressFn, go_on_meanwhile};
 use crate::device_paths::path::{DevicePath, MessagePath, mail};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::transport::native::Collectives;
-use crate::transport::{Got, Tally, Ticket, Tickets, Transport, TransportKind};
+use crate::transport::{Received, Tally, Ticket, Tickets, Transport, TransportKind};
 use crate::{DType, Queue};
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ pub(super) struct NcclPath {
     pub(super) tally: Arc<Tally>,
     pub(super) state: RefCell<NcclState>,
     /// Progress of this path for a thread that waits for its GPU.
-    pub(super) meanwhile: OnceCell<Rc<Meanwhile>>,
+    pub(super) meanwhile: OnceCell<Rc<ProgressFn>>,
 }
 
 impl NcclPath {
@@ -126,7 +126,7 @@ impl NcclPath {
             let is_over = operation.sent.is_empty();
             if is_over {
                 moved = true;
-                let got = Got { peer: self.host.rank(), bytes: operation.output.byte_len() };
+                let got = Received { peer: self.host.rank(), bytes: operation.output.byte_len() };
                 tickets.finish(operation.ticket, Ok(got));
             }
             !is_over
@@ -159,7 +159,7 @@ impl DevicePath for NcclPath {
         None
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

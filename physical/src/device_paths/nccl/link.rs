@@ -14,7 +14,7 @@ use crate::control::health::{GRACE, Health};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::{CudaQueue, FailureWatch};
 use crate::device::{Event, Queue};
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::Span;
 use crate::runtime;
 use crate::transport::Label;
@@ -270,7 +270,7 @@ impl SharedCommunicator {
 
     /// Returns the error of work for which nobody has waited any longer.
     fn unfinished(&self, after: Duration) -> Error {
-        let during = During::Device;
+        let during = ErrorContext::Device;
         match self.health.verdict() {
             Some(verdict) => verdict.error(during),
             None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, during },
@@ -335,7 +335,7 @@ impl NcclWork {
     /// Returns the reason why the work cannot go on, if there is one.
     fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
             let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
             return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(during));

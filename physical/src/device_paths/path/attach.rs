@@ -3,7 +3,7 @@
 use super::choice::RankFacts;
 use super::{Attached, DevicePath, PathContext, PathPreference, choice, exchange};
 use crate::device::Queue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::transport::{Traffic, Transport, TransportKind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) fn attach(
     let site = PathContext { transport, traffic, queue, identities: &identities, limit };
     let path = chosen.map(|kind| connect(kind, &site)).transpose();
     // Those who were quicker are told that this rank has no path.
-    let path = path.map_err(|error| transport.health().explain(error, During::Registering))?;
+    let path = path.map_err(|error| transport.health().explain(error, ErrorContext::Registering))?;
     Ok(Some(Attached { device: queue.name().to_owned(), path }))
 }
 

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source, Transport};
+use crate::transport::{Label, ReceiveMode, Source, Transport};
 use crate::waiting::drive::block_on;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) fn exchange(
     let table = Buffer::zeroed(DType::U8, size * BYTES)?;
     table.write(0..BYTES)?.bytes_mut().copy_from_slice(&mine.to_bytes());
     let poison = Poison::default();
-    let terms = Terms { transport, poison: &poison, deadline: limit };
+    let terms = OperationContext { transport, poison: &poison, deadline: limit };
     block_on(transport, gather(terms, &table))?;
     let table = table.read_all()?;
     let read = |rank: usize| {
@@ -45,7 +45,7 @@ pub(super) fn exchange(
 }
 
 /// Fills a table of which this rank has the first row.
-async fn gather(terms: Terms<'_>, table: &Buffer) -> Result<()> {
+async fn gather(terms: OperationContext<'_>, table: &Buffer) -> Result<()> {
     let rank = terms.transport.rank();
     let size = terms.transport.size();
     let fingerprint = Fingerprint::new(OperationKind::Attach, DType::U8, size);
@@ -59,8 +59,12 @@ async fn gather(terms: Terms<'_>, table: &Buffer) -> Result<()> {
         let from = Source::Rank((rank + had) % size);
         let to = (rank + size - had) % size;
         let view = table.write(had * BYTES..(had + more) * BYTES)?;
-        let recv =
-            Operation::new(terms, terms.transport.post_recv(from, label, view, Land::Copy), from, label);
+        let recv = Operation::new(
+            terms,
+            terms.transport.post_recv(from, label, view, ReceiveMode::Copy),
+            from,
+            label,
+        );
         let view = table.read(0..more * BYTES)?;
         let send = Operation::new(terms, terms.transport.post_send(to, label, view), Source::Rank(to), label);
         recv.await?;

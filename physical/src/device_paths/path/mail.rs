@@ -6,7 +6,7 @@ use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source, Tally, Ticket, Transport};
+use crate::transport::{Label, ReceiveMode, Source, Tally, Ticket, Transport};
 use std::task::{Context, Poll, Waker};
 
 /// Number of the communicator of mail that belongs to no operation, which no group has.
@@ -63,7 +63,7 @@ impl PendingNumbers {
     /// [`Error::System`] if memory runs out.
     pub(crate) fn expect(host: &dyn Transport, from: Source, label: Label, count: usize) -> Result<Self> {
         let buffer = Buffer::zeroed(DType::I64, count)?;
-        let ticket = host.post_recv(from, label, buffer.write_all()?, Land::Copy);
+        let ticket = host.post_recv(from, label, buffer.write_all()?, ReceiveMode::Copy);
         Ok(PendingNumbers { ticket, buffer })
     }
 

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::native::Collectives;
-use crate::transport::{Got, Label, Land, Source, Ticket, TransportKind};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket, TransportKind};
 #[cfg(feature = "cuda")]
 use crate::transport::{Traffic, Transport};
 #[cfg(feature = "cuda")]
@@ -50,7 +50,7 @@ pub(crate) trait DevicePath {
     fn messages(&self) -> Option<&dyn MessagePath>;
 
     /// Takes the outcome of an operation, once: see [`Transport::poll`].
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>>;
 
     /// Cancels an operation: see [`Transport::cancel`].
     fn cancel(&self, ticket: Ticket);
@@ -85,7 +85,7 @@ pub(crate) trait MessagePath {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
 
     /// Starts receiving into a view of a device, as [`Transport::post_recv`] does.
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket;
 }
 
 /// Decision of the ranks of one endpoint, of which at least one has a device.

@@ -9,7 +9,7 @@ use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::testing::{cases, spawn};
 use crate::transport::native::Collectives;
-use crate::transport::{Got, Label, Land, Source, Ticket, Transport, TransportKind};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket, Transport, TransportKind};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl DevicePath for Carrier {
         Some(self)
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let Poll::Ready(outcome) = self.transport.poll(ticket, context) else { return Poll::Pending };
         let mut arriving = self.arriving.borrow_mut();
         let Some(at) = arriving.iter().position(|arriving| arriving.ticket == ticket) else {
@@ -108,11 +108,11 @@ impl MessagePath for Carrier {
         self.transport.post_send(to, label, down(&view))
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let copy = Buffer::zeroed(view.dtype(), view.len()).unwrap();
-        let stored = if land == Land::AtMost { land } else { Land::Copy };
+        let stored = if land == ReceiveMode::AtMost { land } else { ReceiveMode::Copy };
         let ticket = self.transport.post_recv(from, label, copy.write_all().unwrap(), stored);
-        let reduce = if let Land::Reduce(op) = land { Some(op) } else { None };
+        let reduce = if let ReceiveMode::Reduce(op) = land { Some(op) } else { None };
         self.arrive(ticket, view, copy, reduce)
     }
 }

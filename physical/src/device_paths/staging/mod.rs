@@ -24,7 +24,9 @@ use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime;
 use crate::transport::native::{AtOnce, Collectives};
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use crate::transport::{
+    Bell, Label, ReceiveMode, Received, Source, Ticket, Traffic, Transport, TransportKind,
+};
 use staged::{PostingTurn, Staged, StagedOperations};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -145,7 +147,7 @@ impl Staging {
     /// Ends a pending operation if an earlier one could not be posted. The caller may poll that one much later, since
     /// it waits for messages that other ranks do not send before they have received this one.
     #[cold]
-    fn fail(&self, ticket: Ticket) -> Poll<Result<Got>> {
+    fn fail(&self, ticket: Ticket) -> Poll<Result<Received>> {
         self.failing.set(false);
         let failure = self.table.borrow_mut().take_failure();
         let Some(error) = failure else { return Poll::Pending };
@@ -154,7 +156,7 @@ impl Staging {
     }
 
     #[cold]
-    fn poll_staged(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll_staged(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         if self.copying.get() > 0 {
             self.advance();
         }
@@ -193,7 +195,7 @@ impl Transport for Staging {
         self.stage(Staged::send(to, label, view))
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         if view.is_on_host() {
             return self.transport.post_recv(from, label, view, land);
         }
@@ -203,7 +205,7 @@ impl Transport for Staging {
         self.stage(Staged::recv(from, label, view, land, &*self.transport))
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let outcome = match self.owner(ticket) {
             OperationOwner::Transport(ticket) => self.transport.poll(ticket, context),
             OperationOwner::Staged(ticket) => self.poll_staged(ticket, context),

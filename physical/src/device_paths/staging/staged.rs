@@ -2,11 +2,11 @@
 
 use crate::device::codec::CodecError;
 use crate::device::{Event, Failure, Queue};
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::tag::Tag;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport};
+use crate::transport::{Bell, Label, ReceiveMode, Received, Source, Ticket, Transport};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -73,7 +73,7 @@ enum HostSource {
 /// A receive into a device's view.
 struct Arriving {
     view: WriteView,
-    land: Land,
+    land: ReceiveMode,
     /// Memory of the host into which the transport receives.
     copy: Buffer,
 }
@@ -106,11 +106,11 @@ impl Staged {
         from: Source,
         label: Label,
         view: WriteView,
-        land: Land,
+        land: ReceiveMode,
         transport: &dyn Transport,
     ) -> Result<Self> {
         let copy = view.queue().host_memory(view.dtype(), view.len())?;
-        let stored = if land == Land::AtMost { Land::AtMost } else { Land::Copy };
+        let stored = if land == ReceiveMode::AtMost { ReceiveMode::AtMost } else { ReceiveMode::Copy };
         let step = StagedStep::Posted(transport.post_recv(from, label, copy.write_all()?, stored));
         let arriving = Some(Arriving { view, land, copy });
         Ok(Staged { label, copies: Vec::new(), step, arriving, _departing: None })
@@ -138,7 +138,7 @@ impl Staged {
         };
         let fresh = || output.queue().host_memory(output.dtype(), output.len());
         let copy = copy.map_or_else(fresh, Ok)?;
-        let arriving = Some(Arriving { view: output, land: Land::Copy, copy });
+        let arriving = Some(Arriving { view: output, land: ReceiveMode::Copy, copy });
         Ok(Staged {
             label,
             copies,
@@ -195,13 +195,13 @@ impl Staged {
     }
 
     /// Passes the received data to the queue of the view.
-    fn land(self, got: Got, scratch: &mut StagingScratch) -> Result<Got> {
+    fn land(self, got: Received, scratch: &mut StagingScratch) -> Result<Received> {
         let Some(Arriving { mut view, land, copy }) = self.arriving else { return Ok(got) };
         let copy = copy.read_all()?;
         match land {
-            Land::Copy => view.copy_up(copy),
-            Land::AtMost => view.copy_up(copy.into_first(got.bytes)),
-            Land::Reduce(op) => {
+            ReceiveMode::Copy => view.copy_up(copy),
+            ReceiveMode::AtMost => view.copy_up(copy.into_first(got.bytes)),
+            ReceiveMode::Reduce(op) => {
                 let scratch = scratch.beside(&view)?;
                 view.reduce_up(op, copy, scratch)?;
             }
@@ -263,7 +263,7 @@ fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
             let place = transport.health().peers()[transport.rank()].clone();
-            Error::NotFinite { place, tensor: None, index, value, during: During::Nothing }
+            Error::NotFinite { place, tensor: None, index, value, during: ErrorContext::Nothing }
         }
         failure => failure.into_error(queue.name()),
     }
@@ -360,7 +360,7 @@ impl StagedOperations {
         ticket: Ticket,
         transport: &dyn Transport,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Got>> {
+    ) -> Poll<Result<Received>> {
         if let Poll::Ready(failed) = self.tickets.poll(ticket) {
             self.failure = None;
             self.remove(ticket);

@@ -22,7 +22,7 @@ pub(crate) enum MessageContent {
 }
 
 /// A message on its way.
-pub(crate) struct Parcel {
+pub(crate) struct SimulatedMessage {
     pub(crate) from: usize,
     pub(crate) label: Label,
     /// Size of the payload.
@@ -32,7 +32,7 @@ pub(crate) struct Parcel {
     pub(crate) ticket: Option<Ticket>,
 }
 
-impl Parcel {
+impl SimulatedMessage {
     /// Drops its whole content.
     pub(crate) fn lose(&mut self) {
         self.content = MessageContent::Void;
@@ -70,7 +70,7 @@ impl MessageQueue {
 
 struct KeptParcel {
     /// `None` of a number that is free.
-    parcel: Option<Parcel>,
+    parcel: Option<SimulatedMessage>,
     /// First time at which it may leave.
     departs: Nanoseconds,
     /// Message after it in its queue.
@@ -86,7 +86,7 @@ pub(crate) struct Parcels {
 
 impl Parcels {
     /// Adds a message that may leave from a time on, as the last of a queue.
-    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Nanoseconds, parcel: Parcel) {
+    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Nanoseconds, parcel: SimulatedMessage) {
         let place = KeptParcel { parcel: Some(parcel), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
@@ -118,14 +118,18 @@ impl Parcels {
     }
 
     /// Moves the first message of a queue to the end of another, and returns it.
-    pub(crate) fn pass(&mut self, from: &mut MessageQueue, to: &mut MessageQueue) -> Option<&mut Parcel> {
+    pub(crate) fn pass(
+        &mut self,
+        from: &mut MessageQueue,
+        to: &mut MessageQueue,
+    ) -> Option<&mut SimulatedMessage> {
         let number = self.detach(from)?;
         self.append(to, number);
         self.places[number as usize].parcel.as_mut()
     }
 
     /// Takes the first message of a queue away.
-    pub(crate) fn take(&mut self, queue: &mut MessageQueue) -> Option<Parcel> {
+    pub(crate) fn take(&mut self, queue: &mut MessageQueue) -> Option<SimulatedMessage> {
         let number = self.detach(queue)?;
         self.free.push(number);
         self.places[number as usize].parcel.take()
@@ -143,7 +147,7 @@ impl Parcels {
     }
 
     /// Calls `visit` with each message of a queue.
-    pub(crate) fn for_each(&mut self, queue: &MessageQueue, mut visit: impl FnMut(&mut Parcel)) {
+    pub(crate) fn for_each(&mut self, queue: &MessageQueue, mut visit: impl FnMut(&mut SimulatedMessage)) {
         let mut next = queue.first;
         while let Some(number) = next {
             let place = &mut self.places[number as usize];
@@ -160,10 +164,10 @@ mod tests {
     use crate::transport::fingerprint::{Fingerprint, OperationKind};
     use crate::transport::tag::Tag;
 
-    fn parcel(bytes: usize) -> Parcel {
+    fn parcel(bytes: usize) -> SimulatedMessage {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, bytes);
         let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
-        Parcel { from: 0, label, bytes, content: MessageContent::Size, ticket: None }
+        SimulatedMessage { from: 0, label, bytes, content: MessageContent::Size, ticket: None }
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod runtime;
 
 use super::cluster::fault::Fault;
 use super::mail::{BoxNumber, DeliveredMail};
-use super::network::parcels::Parcel;
+use super::network::parcels::SimulatedMessage;
 use super::network::rates::Rates;
 use super::network::wires::{Flaw, MessageEvent, Wires};
 use super::sockets::Sockets;
@@ -416,7 +416,7 @@ impl Simulator {
     }
 
     /// Sends a message to a rank, at the time of the thread that does.
-    pub(super) fn send(&self, from: BoxNumber, to: usize, parcel: Parcel) {
+    pub(super) fn send(&self, from: BoxNumber, to: usize, parcel: SimulatedMessage) {
         let mut state = self.lock();
         let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
         state.charge(cost);

@@ -4,7 +4,7 @@ use super::scene::{FaultStage, Play};
 use crate::program::say;
 use crate::program::simulate::point::ClusterPoint;
 use crate::random::Random;
-use hexagram::physical::health::Vigilance;
+use hexagram::physical::health::HeartbeatOptions;
 use hexagram::physical::sim::{Cut, Fault, FaultKind};
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ impl FaultPlan {
     fn is_noticed(&self, fault: &Fault) -> bool {
         let silent = |fault: &&Fault| matches!(fault.kind, FaultKind::RankStops(_) | FaultKind::Cut(_));
         let is_alone = self.faults.iter().filter(silent).count() == 1;
-        !is_alone || self.pause(fault).is_none_or(|pause| pause >= Vigilance::default().silence)
+        !is_alone || self.pause(fault).is_none_or(|pause| pause >= HeartbeatOptions::default().silence)
     }
 
     /// Returns true if a cut can make `culprit` appear to have failed. Each side of a two-way cut considers the other
@@ -184,7 +184,7 @@ fn new(at: f64, kind: FaultKind) -> Fault {
 
 /// Draws for how many seconds a fault lasts: for less than the silence, just below it, or for more.
 fn pause(random: &mut Random) -> f64 {
-    let silence = Vigilance::default().silence.as_secs_f64();
+    let silence = HeartbeatOptions::default().silence.as_secs_f64();
     match random.below(3) {
         0 => random.between(0.05, 0.95) * silence,
         1 => silence - random.between(0.001, 0.02),

@@ -33,7 +33,7 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::fingerprint::OperationKind;
 use crate::transport::native::AtOnce;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Label, Tally, Ticket};
+use crate::transport::{Label, Received, Tally, Ticket};
 use entry::{RoundEntry, SmallOutcome, prepare};
 use running::{RunningCollective, StepOutcome};
 use staged::StagedTransfer;
@@ -235,7 +235,7 @@ impl ShmCollectives {
                 Ok(StepOutcome::Moved(_)) => break,
                 Ok(StepOutcome::Done(bytes)) => {
                     drop(running);
-                    return self.tickets.finish(ticket, Ok(Got { peer: self.context.rank, bytes }));
+                    return self.tickets.finish(ticket, Ok(Received { peer: self.context.rank, bytes }));
                 }
                 Err(error) => {
                     running.withdraw(&self.context);
@@ -257,7 +257,7 @@ impl ShmCollectives {
                 self.tickets.advance(ticket, bytes);
                 return true;
             }
-            Ok(StepOutcome::Done(bytes)) => Ok(Got { peer: self.context.rank, bytes }),
+            Ok(StepOutcome::Done(bytes)) => Ok(Received { peer: self.context.rank, bytes }),
             Err(error) => Err(error),
         };
         self.end(lane, ticket, outcome);
@@ -265,7 +265,7 @@ impl ShmCollectives {
     }
 
     /// Ends the operation of a lane and begins the next one.
-    fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Got>) {
+    fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Received>) {
         // Views are released first: a caller that sees the outcome may use the memory.
         self.free(lane, outcome.is_ok());
         self.tickets.finish(ticket, outcome);

@@ -20,7 +20,7 @@ use crate::device_paths::path::mail;
 use crate::device_paths::path::mail::PendingNumbers;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
-use crate::transport::{Got, Label, Land, Source, Ticket};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket};
 use outbox::{IncomingMessage, MessageOutbox, Position, take};
 
 /// Kinds of mail, and how many numbers each has.
@@ -59,10 +59,10 @@ struct Receiving {
     label: Label,
     queue: Queue,
     /// `None` once it is taken, or given up.
-    to: Option<(WriteView, Land)>,
+    to: Option<(WriteView, ReceiveMode)>,
     stage: ReceiveStage,
     mail: Vec<Ticket>,
-    got: Got,
+    got: Received,
 }
 
 /// A message that lies ready.
@@ -138,12 +138,12 @@ impl IpcEndpoint {
         ticket: Ticket,
         from: Source,
         label: Label,
-        (view, land): (WriteView, Land),
+        (view, land): (WriteView, ReceiveMode),
     ) -> Result<()> {
         let queue = view.queue();
         self.reach.queue(&queue, &label)?;
         let stage = ReceiveStage::Expecting(PendingNumbers::expect(&*self.transport, from, label, 2)?);
-        let got = Got { peer: self.reach.rank, bytes: 0 };
+        let got = Received { peer: self.reach.rank, bytes: 0 };
         let to = Some((view, land));
         state.messages.receiving.push(Receiving { ticket, label, queue, to, stage, mail: Vec::new(), got });
         Ok(())
@@ -191,12 +191,12 @@ impl IpcEndpoint {
         let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
         let Some((view, land)) = &receiving.to else { return Ok(false) };
         let room = view.byte_len();
-        let fits = if *land == Land::AtMost { bytes <= room as u64 } else { bytes == room as u64 };
+        let fits = if *land == ReceiveMode::AtMost { bytes <= room as u64 } else { bytes == room as u64 };
         if !fits {
             let peer = self.reach.health.peers()[from].clone();
             return Err(receiving.label.wrong_size(bytes, room, peer));
         }
-        receiving.got = Got { peer: from, bytes: bytes as usize };
+        receiving.got = Received { peer: from, bytes: bytes as usize };
         receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
         let label = mail::label(NOTICES, NOTICE)?;
         notices.push((from, PendingNumbers::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
@@ -311,7 +311,7 @@ impl IpcEndpoint {
     fn finish_messages(&self, state: &mut EndpointState) -> bool {
         let EndpointState { tickets, messages, .. } = state;
         let mut has_moved = false;
-        let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Got| {
+        let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Received| {
             let outcome = match self.are_out(mail) {
                 Ok(are_out) if !are_out || !is_enqueued => return false,
                 outcome => outcome.map(|_| got),
@@ -321,7 +321,7 @@ impl IpcEndpoint {
             true
         };
         messages.sending.retain_mut(|Sending { ticket, mail, view, to, bytes, .. }| {
-            !is_over(*ticket, mail, view.is_none(), Got { peer: *to, bytes: *bytes })
+            !is_over(*ticket, mail, view.is_none(), Received { peer: *to, bytes: *bytes })
         });
         messages.receiving.retain_mut(|Receiving { ticket, mail, stage, got, .. }| {
             !is_over(*ticket, mail, matches!(stage, ReceiveStage::Enqueued), *got)

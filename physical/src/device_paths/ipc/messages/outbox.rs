@@ -13,7 +13,7 @@ use crate::device_paths::ipc::words::has_come;
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::runtime;
-use crate::transport::{Label, Land};
+use crate::transport::{Label, ReceiveMode};
 use crate::waiting::lock::lock;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::atomic::Ordering;
@@ -130,7 +130,7 @@ pub(crate) fn take(
     label: Label,
     queue: &Queue,
     message: &IncomingMessage,
-    to: Option<(WriteView, Land)>,
+    to: Option<(WriteView, ReceiveMode)>,
 ) -> Result<()> {
     let IncomingMessage { from, bytes, position } = message;
     let mut held = Vec::new();
@@ -157,9 +157,9 @@ pub(crate) fn take(
 }
 
 /// Enqueues what a message does to the memory of its receiver.
-fn store(work: &mut PathWork<'_>, from: u64, to: &Span, land: Land) -> Result<()> {
+fn store(work: &mut PathWork<'_>, from: u64, to: &Span, land: ReceiveMode) -> Result<()> {
     match land {
-        Land::Reduce(op) => work.reduce(op, from, to),
-        Land::Copy | Land::AtMost => copy(work, from, address(to), to.byte_len()),
+        ReceiveMode::Reduce(op) => work.reduce(op, from, to),
+        ReceiveMode::Copy | ReceiveMode::AtMost => copy(work, from, address(to), to.byte_len()),
     }
 }

@@ -106,7 +106,7 @@ fn ranks_without_a_path_attach_and_go_on() {
             let queue = if world.rank() == 1 { Queue::host() } else { late.queue() };
             assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
             assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
-            end.around(&numbers(world.rank(), 100), Land::Copy).unwrap();
+            end.around(&numbers(world.rank(), 100), ReceiveMode::Copy).unwrap();
         });
     }
 }

@@ -3,7 +3,7 @@
 //! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
 //! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
-use super::{LineNumber, MessageContent, Parcel, ScheduledEvent, Wires};
+use super::{LineNumber, MessageContent, ScheduledEvent, SimulatedMessage, Wires};
 use crate::memory::dtype::DType;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
@@ -139,7 +139,7 @@ impl Wires {
         self.void(rank, |parcel| parcel.ticket.is_some());
     }
 
-    fn void(&mut self, rank: usize, lost: impl Fn(&Parcel) -> bool) {
+    fn void(&mut self, rank: usize, lost: impl Fn(&SimulatedMessage) -> bool) {
         for line in self.lines.iter().filter(|line| line.from == rank) {
             for queue in [&line.waiting, &line.due] {
                 self.parcels.for_each(queue, |parcel| {
@@ -181,7 +181,7 @@ impl Wires {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
         let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
         let outbox = self.open(SYSTEM, from);
-        self.send(at, outbox, to, Parcel { from, label, bytes, content, ticket: None }, agenda);
+        self.send(at, outbox, to, SimulatedMessage { from, label, bytes, content, ticket: None }, agenda);
     }
 
     /// Returns true if `to` has been notified that nothing more comes from `from`.

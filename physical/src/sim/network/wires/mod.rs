@@ -8,7 +8,7 @@
 mod faults;
 
 use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
-use super::parcels::{MessageContent, MessageQueue, Parcel, Parcels};
+use super::parcels::{MessageContent, MessageQueue, Parcels, SimulatedMessage};
 use super::routes::Routes;
 use crate::memory::hash;
 use crate::sim::cluster::Cluster;
@@ -18,7 +18,7 @@ use crate::sim::mail::{BoxNumber, Mailboxes, RankMailbox};
 use crate::sim::schedule::ScheduledEvent;
 use crate::sim::schedule::agenda::{Agenda, Nanoseconds, RandomDraws, nanoseconds};
 use crate::sim::sockets::Datagram;
-use crate::transport::{Got, HEADER_BYTES, Ticket};
+use crate::transport::{HEADER_BYTES, Received, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
 use std::collections::HashSet;
@@ -178,7 +178,7 @@ impl Wires {
         at: Nanoseconds,
         from: BoxNumber,
         to: usize,
-        parcel: Parcel,
+        parcel: SimulatedMessage,
         agenda: &mut Agenda<ScheduledEvent>,
     ) {
         if self.dead.contains(&self.mailboxes.rank(from)) {
@@ -348,7 +348,7 @@ impl Wires {
         tell: &mut impl FnMut(usize),
     ) {
         let ChannelWire { from, to, outbox, .. } = self.lines[line as usize];
-        let got = Got { peer: to, bytes };
+        let got = Received { peer: to, bytes };
         if ticket.is_some_and(|ticket| self.mailboxes.get(outbox).has_sent(ticket, got)) {
             tell(from);
         }
