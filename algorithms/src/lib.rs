@@ -106,7 +106,8 @@ pub use optimizer::{
 };
 pub use plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
-    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_option,
+    ImplementedHooks, MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, check_f32,
+    check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

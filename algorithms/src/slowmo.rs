@@ -31,8 +31,8 @@ use crate::elementwise::{self, Elementwise};
 use crate::elementwise::{KernelEntry, name_for};
 use crate::plugin::with_float;
 use crate::plugin::{
-    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, Instance, Needs, Slots,
-    Trigram, Written,
+    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, ImplementedHooks, Instance,
+    Needs, Slots, Trigram,
 };
 use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
@@ -171,8 +171,8 @@ impl Algorithm for SlowMo {
         self.base().reads_slots()
     }
 
-    fn written(&self) -> Written {
-        Written { after_step: true, ..self.base().written() }
+    fn written(&self) -> ImplementedHooks {
+        ImplementedHooks { after_step: true, ..self.base().written() }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {

@@ -2,7 +2,7 @@
 
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{
-    About, Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Slots, Trigram, Written,
+    About, Algorithm, Bucket, Clipping, Context, Fields, ImplementedHooks, Needs, Optimizers, Slots, Trigram,
 };
 use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
@@ -70,7 +70,7 @@ impl AnyAlgorithm {
     }
 
     /// Returns [`Algorithm::written`].
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> ImplementedHooks {
         self.0.written()
     }
 
@@ -191,7 +191,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn about(&self) -> About;
     fn without_warm_up(&self) -> Option<AnyAlgorithm>;
     fn reads_slots(&self) -> bool;
-    fn written(&self) -> Written;
+    fn written(&self) -> ImplementedHooks;
     fn evaluations(&self, own_step: u64) -> u32;
     /// Returns the algorithm after [`Algorithm::options`] with this visitor.
     ///
@@ -219,7 +219,7 @@ impl<A: Algorithm> Erased for A {
         Algorithm::reads_slots(self)
     }
 
-    fn written(&self) -> Written {
+    fn written(&self) -> ImplementedHooks {
         Algorithm::written(self)
     }
 

@@ -38,4 +38,4 @@ pub use optimizers::{Optimizers, StepForm};
 pub use ranks::Ranks;
 pub use rounds::ParameterMean;
 pub use slots::Slots;
-pub use unwritten::Written;
+pub use unwritten::ImplementedHooks;

@@ -1,6 +1,6 @@
 //! Hooks that an algorithm does not implement: how the engine distinguishes them from those with a body.
 //!
-//! The default of a hook returns [`Unwritten`]; an implemented hook returns a future of another type. So the engine can
+//! The default of a hook returns [`NotImplemented`]; an implemented hook returns a future of another type. So the engine can
 //! tell before any call, and refuses at the start a hook that would never be called.
 
 use crate::plugin::{Algorithm, Bucket, Context, Slots};
@@ -12,7 +12,7 @@ use std::task::{Context as Polling, Poll};
 /// Hooks around a step that an algorithm implements: the engine must call and wait for them. A wrapper of another
 /// algorithm adds the hooks of the inner one, by [`Algorithm::written`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct ImplementedHooks {
     /// True if [`before_forward`](Algorithm::before_forward) is implemented.
     pub before_forward: bool,
     /// True if [`after_backward`](Algorithm::after_backward) is implemented.
@@ -21,10 +21,10 @@ pub struct Written {
     pub after_step: bool,
 }
 
-impl Written {
+impl ImplementedHooks {
     /// Returns the hooks that an algorithm implements itself.
     pub fn of<A: Algorithm>() -> Self {
-        Written {
+        ImplementedHooks {
             before_forward: writes_before_forward(A::before_forward),
             after_backward: writes_bucket_hook(A::after_backward),
             after_step: writes_slots_ready(A::slots_ready) || writes_bucket_hook(A::after_step),
@@ -33,9 +33,9 @@ impl Written {
 }
 
 /// Future of a hook that an algorithm does not implement. It is ready immediately.
-pub(super) struct Unwritten;
+pub(super) struct NotImplemented;
 
-impl Future for Unwritten {
+impl Future for NotImplemented {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, _: &mut Polling<'_>) -> Poll<Result<()>> {
@@ -60,13 +60,13 @@ pub(super) fn hook_on_parameters<A: Algorithm>() -> Option<&'static str> {
 fn writes_before_forward<A: Algorithm, F: 'static>(
     _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static Buffer) -> F,
 ) -> bool {
-    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+    TypeId::of::<F>() != TypeId::of::<NotImplemented>()
 }
 
 fn writes_bucket_hook<A: Algorithm, F: 'static>(
     _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static mut Bucket) -> F,
 ) -> bool {
-    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+    TypeId::of::<F>() != TypeId::of::<NotImplemented>()
 }
 
 /// Returns true if the hook is implemented.
@@ -79,5 +79,5 @@ pub(super) fn writes_slots_ready<A: Algorithm, F: 'static>(
         &'static mut Slots,
     ) -> F,
 ) -> bool {
-    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+    TypeId::of::<F>() != TypeId::of::<NotImplemented>()
 }

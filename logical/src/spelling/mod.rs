@@ -58,4 +58,4 @@ pub use number::Number;
 pub(crate) use number::percents;
 pub use options::{FieldHelp, Options};
 pub use tree::{Argument, Spelling};
-pub use values::{Above, OneOf, Or, Part, Spelled, Truth, Values, above, one_of, or, part, truth};
+pub use values::{GreaterThan, OneOf, Or, Part, Spelled, Truth, Values, above, one_of, or, part, truth};

@@ -60,7 +60,15 @@ macro_rules! ranges {
         }
     )*};
 }
-ranges!(Range<T>, RangeInclusive<T>, RangeFrom<T>, RangeTo<T>, RangeToInclusive<T>, RangeFull, Above<T>);
+ranges!(
+    Range<T>,
+    RangeInclusive<T>,
+    RangeFrom<T>,
+    RangeTo<T>,
+    RangeToInclusive<T>,
+    RangeFull,
+    GreaterThan<T>
+);
 
 /// Returns a range as text.
 fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
@@ -79,31 +87,31 @@ fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
 
 /// Range of the numbers above a bound.
 #[derive(Debug, Clone, Copy)]
-pub struct Above<T> {
+pub struct GreaterThan<T> {
     low: T,
     high: Bound<T>,
 }
 
 /// Returns the range of the numbers above `low`, exclusive.
-pub fn above<T: Number>(low: T) -> Above<T> {
-    Above { low, high: Bound::Unbounded }
+pub fn above<T: Number>(low: T) -> GreaterThan<T> {
+    GreaterThan { low, high: Bound::Unbounded }
 }
 
-impl<T> Above<T> {
+impl<T> GreaterThan<T> {
     /// Ends the range with `high`, inclusive.
     #[must_use]
     pub fn up_to(self, high: T) -> Self {
-        Above { high: Bound::Included(high), ..self }
+        GreaterThan { high: Bound::Included(high), ..self }
     }
 
     /// Ends the range before `high`, exclusive.
     #[must_use]
     pub fn below(self, high: T) -> Self {
-        Above { high: Bound::Excluded(high), ..self }
+        GreaterThan { high: Bound::Excluded(high), ..self }
     }
 }
 
-impl<T> RangeBounds<T> for Above<T> {
+impl<T> RangeBounds<T> for GreaterThan<T> {
     fn start_bound(&self) -> Bound<&T> {
         Bound::Excluded(&self.low)
     }

@@ -3,7 +3,7 @@
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};
 use super::bell::DeadlineTimer;
-use super::error::{LoaderError, Who};
+use super::error::{Actor, LoaderError};
 use super::fetch::{FetchOutcome, FetchTask, Fetcher, Made};
 use super::plan::{EpochPlan, LoaderState};
 use super::worker::WorkerContext;
@@ -351,7 +351,7 @@ impl<B: Send + 'static> DataLoader<B> {
         let clock = match self.run.clock.take() {
             Some(clock) => clock,
             None => DeadlineTimer::start(self.recipe.bell.clone())
-                .map_err(|cause| LoaderError::Spawn { who: Who::Clock, cause: Arc::new(cause) })?,
+                .map_err(|cause| LoaderError::Spawn { who: Actor::Clock, cause: Arc::new(cause) })?,
         };
         clock.set(deadline);
         self.run.clock = Some(clock);

@@ -59,7 +59,7 @@ pub use array::{Array, MAX_DIMENSIONS, Shape, ShapeError, Store};
 pub use collate::{Collate, CollateError, Misfit, padded};
 pub use epoch::Epoch;
 use epoch::LoaderRun;
-pub use error::{LoaderError, Panicked, Who};
+pub use error::{Actor, LoaderError, Panicked};
 use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
 pub use generator::SampleGenerator;
 pub use memory::{Bytes, Memory};

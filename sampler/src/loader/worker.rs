@@ -1,6 +1,6 @@
 //! Context of a worker, and the guard around user code: no panic ends a worker.
 
-use super::error::{Panicked, Who};
+use super::error::{Actor, Panicked};
 use super::generator::SampleGenerator;
 use super::pool::Pool;
 use crate::dataset::Cause;
@@ -34,7 +34,7 @@ impl WorkerInfo {
 
 /// Context of a loading thread.
 pub(super) struct WorkerContext {
-    pub(super) who: Who,
+    pub(super) who: Actor,
     pub(super) info: WorkerInfo,
     /// Memory of batches.
     pub(super) pool: Pool,
@@ -52,7 +52,7 @@ impl WorkerContext {
     /// Creates the context of the calling thread.
     pub(super) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
-            who: Who::Caller,
+            who: Actor::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
             pool,
             samples,
@@ -109,7 +109,7 @@ impl WorkerStatus {
     }
 
     /// Describes the current work, for an error.
-    pub(super) fn describe(&self, who: Who) -> String {
+    pub(super) fn describe(&self, who: Actor) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
         let so_far = self.start.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {

@@ -9,7 +9,7 @@
 //! interpreter lock, which does not exist here.
 
 use super::bell::BatchBell;
-use super::error::{LoaderError, Who};
+use super::error::{Actor, LoaderError};
 use super::fetch::{FetchOutcome, FetchTask, Fetchers, Made};
 use super::options::WorkerInit;
 use super::pool::Pool;
@@ -48,7 +48,7 @@ pub(super) struct Workers<B> {
     lanes: Vec<WorkerLane>,
     results: Receiver<FetchOutcome<B>>,
     /// Status of every thread, the pinning thread last.
-    statuses: Vec<(Who, Arc<WorkerStatus>)>,
+    statuses: Vec<(Actor, Arc<WorkerStatus>)>,
     generation: Arc<AtomicU64>,
     /// Dropped to interrupt pauses.
     closing: Option<Sender<()>>,
@@ -74,8 +74,8 @@ impl<B: Send + 'static> Workers<B> {
             lanes: queues.collect(),
             results,
             statuses: (0..recipe.workers)
-                .map(Who::Worker)
-                .chain(recipe.pin.is_some().then_some(Who::Pinner))
+                .map(Actor::Worker)
+                .chain(recipe.pin.is_some().then_some(Actor::Pinner))
                 .map(|who| (who, Arc::default()))
                 .collect(),
             generation: Arc::default(),
@@ -99,7 +99,7 @@ impl<B: Send + 'static> Workers<B> {
         let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { BatchBell::default() };
         for id in 0..recipe.workers {
             let context = WorkerContext {
-                who: Who::Worker(id),
+                who: Actor::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
                 samples: recipe.samples.clone(),
@@ -112,7 +112,7 @@ impl<B: Send + 'static> Workers<B> {
                 WorkerThread { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let fetchers = recipe.fetchers.clone();
             let init = recipe.init.clone();
-            self.threads.push(spawn(Who::Worker(id), move || worker.serve(context, &fetchers, init))?);
+            self.threads.push(spawn(Actor::Worker(id), move || worker.serve(context, &fetchers, init))?);
         }
         match recipe.pin.clone() {
             Some(stage) => self.pin(stage, recipe.bell.clone(), alive),
@@ -126,7 +126,7 @@ impl<B: Send + 'static> Workers<B> {
         let made = std::mem::replace(&mut self.results, results);
         let generation = self.generation.clone();
         let status = self.statuses.last().map(|(_, status)| status.clone()).unwrap_or_default();
-        let thread = spawn(Who::Pinner, move || {
+        let thread = spawn(Actor::Pinner, move || {
             let _alive = alive;
             for done in made {
                 if done.generation != generation.load(Ordering::Relaxed) {
@@ -254,7 +254,7 @@ impl<B: Send + 'static> WorkerThread<B> {
 }
 
 /// Starts a thread.
-fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoaderError> {
+fn spawn(who: Actor, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoaderError> {
     let spawned = Builder::new().name(format!("loader {who}")).spawn(body);
     spawned.map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
 }

@@ -10,7 +10,7 @@ use crate::async_model_average::AsyncModelAverage;
 use crate::compressed_allreduce::CompressedAllReduce;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Erased, Fields, HookFuture, Instance, Needs, Slots, Written};
+use crate::plugin::{Erased, Fields, HookFuture, ImplementedHooks, Instance, Needs, Slots};
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
 use crate::sparse_loco::SparseLoCo;
@@ -107,7 +107,7 @@ impl Erased for HeldBack {
         self.algorithm.reads_slots()
     }
 
-    fn written(&self) -> Written {
+    fn written(&self) -> ImplementedHooks {
         self.algorithm.written()
     }
 
