@@ -40,7 +40,7 @@
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
-use hexagram_logical::spelling::{Options, Spelled, above, part};
+use hexagram_logical::spelling::{NamedOptions, Options, above, part};
 use hexagram_logical::{Buffer, Result};
 
 /// An outer optimizer on top of local steps.
@@ -197,8 +197,8 @@ impl DiLoCoState {
     }
 }
 
-impl Spelled for Outer {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Outer {
+    fn keyword(&self) -> &'static str {
         "nesterov"
     }
 

@@ -91,7 +91,7 @@ impl Algorithm for NoLoCo {
             "γ, strength of the pull between partners",
         )?;
         let agrees = self.pull < 2.0 * (1.0 - self.outer_momentum.powi(2));
-        options.insist(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
+        options.require(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Global> {

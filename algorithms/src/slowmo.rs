@@ -37,7 +37,7 @@ use crate::plugin::{
 use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
+use hexagram_logical::spelling::{Catalogues, Options, OptionsText, Values, above, or};
 use hexagram_logical::{Buffer, Result};
 
 #[cfg(feature = "cuda")]
@@ -88,18 +88,18 @@ struct BaseValues;
 impl Values<AnyAlgorithm> for BaseValues {
     fn read(
         &self,
-        spelling: &Spelling,
+        spelling: &OptionsText,
         _: Option<&AnyAlgorithm>,
         known: &Catalogues,
     ) -> Result<Option<AnyAlgorithm>> {
         known.of::<AnyAlgorithm>().map(|algorithms| algorithms.read(spelling, known)).transpose()
     }
 
-    fn write(&self, value: &AnyAlgorithm) -> Spelling {
+    fn write(&self, value: &AnyAlgorithm) -> OptionsText {
         value.spelling()
     }
 
-    fn holds(&self, value: &AnyAlgorithm) -> Result<bool> {
+    fn accepts(&self, value: &AnyAlgorithm) -> Result<bool> {
         value.check().map(|()| value.trigram().synchronous && !value.remembers_parameters())
     }
 

@@ -123,7 +123,7 @@ impl Algorithm for StreamingDiLoCo {
         options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
         options.field("fragments", &mut self.fragments, 1.., "P, fragments of the model")?;
         options.field("delay", &mut self.delay, .., "τ, steps from sending a change to its use")?;
-        options.insist(self.delay < self.period, "delay", &self.delay, "fewer steps than the period has")?;
+        options.require(self.delay < self.period, "delay", &self.delay, "fewer steps than the period has")?;
         options.field("own", &mut self.own, 0.0..=1.0, "α, share of its own parameters that a rank keeps")?;
         options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
         let precisions = [("full", Precision::Full), ("8bit", Precision::Bits8), ("4bit", Precision::Bits4)];

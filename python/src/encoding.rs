@@ -4,7 +4,7 @@ use crate::error::{exception, usage};
 use crate::state::{SavedEncoding, dictionary};
 use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, RandomK};
 use hexagram::encoding::{AnyFeedback, Feedback};
-use hexagram::logical::spelling::{Catalogue, Catalogues, Spelling, Values};
+use hexagram::logical::spelling::{Catalogue, Catalogues, OptionsText, Values};
 use hexagram::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -210,7 +210,7 @@ pub(crate) fn make(codec: &str, feedback: &str, seed: u64) -> Result<hexagram::e
 }
 
 fn named_feedback(feedback: &str) -> Result<Feedback> {
-    let text: Spelling = feedback.parse()?;
+    let text: OptionsText = feedback.parse()?;
     let none = Feedback::None;
     let read = AnyFeedback.read(&text, Some(&none), &Catalogues::default())?;
     read.ok_or_else(|| {

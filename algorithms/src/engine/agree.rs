@@ -13,7 +13,7 @@ use super::plan::Parameter;
 use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{announced, described, gather_texts};
-use hexagram_logical::spelling::{Argument, Spelling};
+use hexagram_logical::spelling::{Argument, OptionsText};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, hash};
 use std::fmt::Debug;
 
@@ -137,7 +137,7 @@ fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<AgreedValu
 }
 
 /// Returns a statement for each option of a spelling.
-fn spelled(name: &str, spelling: &Spelling) -> Vec<AgreedValue> {
+fn spelled(name: &str, spelling: &OptionsText) -> Vec<AgreedValue> {
     let said = |argument: &Argument| {
         let subject = argument.field().map_or(name.to_owned(), |field| format!("`{field}` of {name}"));
         AgreedValue::new(subject, argument.value().to_string())

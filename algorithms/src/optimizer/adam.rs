@@ -18,7 +18,7 @@ use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module};
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::spelling::{NamedOptions, Options};
 use std::sync::Arc;
 
 /// Modules of the steps of Adam and AdamW.
@@ -54,8 +54,8 @@ impl<const DECOUPLED: bool> Default for AdaptiveMoments<DECOUPLED> {
     }
 }
 
-impl<const DECOUPLED: bool> Spelled for AdaptiveMoments<DECOUPLED> {
-    fn word(&self) -> &'static str {
+impl<const DECOUPLED: bool> NamedOptions for AdaptiveMoments<DECOUPLED> {
+    fn keyword(&self) -> &'static str {
         if DECOUPLED { "adamw" } else { "adam" }
     }
 

@@ -19,7 +19,7 @@ use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::spelling::{NamedOptions, Options};
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
@@ -42,8 +42,8 @@ impl Default for Lion {
     }
 }
 
-impl Spelled for Lion {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Lion {
+    fn keyword(&self) -> &'static str {
         "lion"
     }
 

@@ -47,7 +47,7 @@ use crate::elementwise::{self, Elementwise};
 use crate::plugin::{StepForm, Tensor};
 use crate::real::FloatExt;
 use hexagram_logical::device::Kernel;
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::spelling::{NamedOptions, Options};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -200,9 +200,9 @@ impl Update<'_> {
 }
 
 /// Fails if an option of an optimizer is out of range.
-fn checked(optimizer: &impl Spelled) -> Result<()> {
+fn checked(optimizer: &impl NamedOptions) -> Result<()> {
     let mut own = optimizer.clone();
-    Options::check(optimizer.word(), |options| own.options(options))
+    Options::check(optimizer.keyword(), |options| own.options(options))
 }
 
 fn strange_slots(named: usize, given: usize) -> Error {

@@ -33,7 +33,7 @@ use crate::real::FloatExt;
 use hexagram_logical::device::program::Program;
 use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
+use hexagram_logical::spelling::{NamedOptions, Options, one_of, part, truth};
 use hexagram_logical::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl Default for Muon {
     }
 }
 
-impl Spelled for Muon {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Muon {
+    fn keyword(&self) -> &'static str {
         "muon"
     }
 

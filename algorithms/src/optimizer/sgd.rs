@@ -18,7 +18,7 @@ use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};
-use hexagram_logical::spelling::{Options, Spelled, truth};
+use hexagram_logical::spelling::{NamedOptions, Options, truth};
 use std::sync::Arc;
 
 /// Stochastic gradient descent: x ← x − γ u.
@@ -34,8 +34,8 @@ pub struct Sgd {
     pub weight_decay: f64,
 }
 
-impl Spelled for Sgd {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Sgd {
+    fn keyword(&self) -> &'static str {
         "sgd"
     }
 
@@ -45,7 +45,7 @@ impl Spelled for Sgd {
         options.field("nesterov", &mut self.nesterov, truth(), "whether the momentum looks ahead")?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")?;
         let fits = !self.nesterov || (self.momentum > 0.0 && self.dampening == 0.0);
-        options.insist(fits, "nesterov", &self.nesterov, "false, or a momentum above 0 and no dampening")
+        options.require(fits, "nesterov", &self.nesterov, "false, or a momentum above 0 and no dampening")
     }
 }
 

@@ -4,7 +4,7 @@ use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{
     About, Algorithm, Bucket, Clipping, Context, Fields, ImplementedHooks, Needs, Optimizers, Slots, Trigram,
 };
-use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
+use hexagram_logical::spelling::{Catalogues, NamedOptions, Options, OptionsText, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;
@@ -90,7 +90,7 @@ impl AnyAlgorithm {
     }
 
     /// Returns the spelling with all options.
-    pub fn spelling(&self) -> Spelling {
+    pub fn spelling(&self) -> OptionsText {
         self.full()
     }
 
@@ -110,16 +110,16 @@ impl AnyAlgorithm {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for the name of another algorithm, an unknown
     /// option, or a value out of range.
-    pub fn with(&self, spelling: &Spelling) -> Result<Self> {
+    pub fn with(&self, spelling: &OptionsText) -> Result<Self> {
         self.with_known(spelling, &Catalogues::default())
     }
 
     /// Returns [`AnyAlgorithm::with`], with the codecs and graphs of these catalogues.
-    pub(crate) fn with_known(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
-        if spelling.word() != self.name() {
-            return Err(no_such("algorithm", spelling.word(), [self.name()]));
+    pub(crate) fn with_known(&self, spelling: &OptionsText, known: &Catalogues) -> Result<Self> {
+        if spelling.name() != self.name() {
+            return Err(no_such("algorithm", spelling.name(), [self.name()]));
         }
-        Spelled::with(self, spelling, known)
+        NamedOptions::with(self, spelling, known)
     }
 
     /// Checks the options.
@@ -127,7 +127,7 @@ impl AnyAlgorithm {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with option, value and range.
     pub fn check(&self) -> Result<()> {
-        Spelled::check(self)
+        NamedOptions::check(self)
     }
 
     /// Creates the handle of something that is not an [`Algorithm`], such as a wrapper of another.
@@ -156,8 +156,8 @@ impl AnyAlgorithm {
 }
 
 /// Declares the options of the algorithm.
-impl Spelled for AnyAlgorithm {
-    fn word(&self) -> &'static str {
+impl NamedOptions for AnyAlgorithm {
+    fn keyword(&self) -> &'static str {
         self.name()
     }
 

@@ -9,7 +9,7 @@ use crate::learning_rates::tuned;
 use crate::suite::{Lesson, Suite};
 use crate::training::Training;
 use clap::Args;
-use hexagram::logical::spelling::{Catalogue, Options, Spelled, above, no_such};
+use hexagram::logical::spelling::{Catalogue, NamedOptions, Options, above, no_such};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::Partition;
 use hexagram::{JoinOptions, Result, TransportKind};
@@ -118,8 +118,8 @@ fn lesson(name: &str) -> Result<Lesson> {
 #[derive(Clone)]
 struct Division(Partition);
 
-impl Spelled for Division {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Division {
+    fn keyword(&self) -> &'static str {
         match self.0 {
             Partition::Equal => "equal",
             Partition::Dirichlet { .. } => "dirichlet",
@@ -131,10 +131,15 @@ impl Spelled for Division {
     fn options(&mut self, options: &mut Options) -> Result<()> {
         match &mut self.0 {
             Partition::Equal => Ok(()),
-            Partition::Dirichlet { alpha } | Partition::Quantity { alpha } => {
-                options.main("alpha", alpha, above(0.0), "concentration: the smaller, the more ranks differ")
+            Partition::Dirichlet { alpha } | Partition::Quantity { alpha } => options.positional(
+                "alpha",
+                alpha,
+                above(0.0),
+                "concentration: the smaller, the more ranks differ",
+            ),
+            Partition::Shards { per_rank } => {
+                options.positional("per_rank", per_rank, 1.., "shards of each rank")
             }
-            Partition::Shards { per_rank } => options.main("per_rank", per_rank, 1.., "shards of each rank"),
         }
     }
 }

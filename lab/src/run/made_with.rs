@@ -5,7 +5,7 @@ use super::CheckedRun;
 use hexagram::Error;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
-use hexagram::logical::spelling::Spelled;
+use hexagram::logical::spelling::NamedOptions;
 
 /// Names of the options whose meaning depends on the whole training.
 const FIXED: [&str; 4] = ["--algorithm", "--model", "--optimizer", "--dtype"];

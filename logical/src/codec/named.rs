@@ -1,7 +1,7 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
 use super::{Codec, E3M0, E4M3, Half, Int4, MinMax8, Qsgd, RandomK, Sign, TopK};
-use crate::spelling::{Catalogue, Listed, Spelling, listed};
+use crate::spelling::{Catalogue, Listed, OptionsText, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub fn any_codec() -> Listed<Arc<dyn Codec>> {
 }
 
 /// Returns the spelling of a codec: its name, if that can be parsed.
-pub fn spelling(codec: &dyn Codec) -> Spelling {
-    Spelling::of_text(&codec.name())
+pub fn spelling(codec: &dyn Codec) -> OptionsText {
+    OptionsText::of_text(&codec.name())
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::nearest::no_such;
 use super::options::{FieldHelp, Options};
-use super::tree::Spelling;
-use super::values::{Spelled, Values};
+use super::tree::OptionsText;
+use super::values::{NamedOptions, Values};
 use crate::Result;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct Catalogue<T> {
 }
 
 /// Function that creates a value from its spelling.
-type ReadFn<T> = Arc<dyn Fn(&Spelling, &Catalogues) -> Result<T> + Send + Sync>;
+type ReadFn<T> = Arc<dyn Fn(&OptionsText, &Catalogues) -> Result<T> + Send + Sync>;
 
 /// Function that describes the options of a value.
 type Describe = Arc<dyn Fn(&Catalogues) -> Vec<FieldHelp> + Send + Sync>;
@@ -47,19 +47,19 @@ impl<T: 'static> Catalogue<T> {
 
     /// Adds a value under its name, with these options as defaults. Replaces a value of the same name.
     #[must_use]
-    pub fn with<S: Spelled + Send + Sync + 'static>(
+    pub fn with<S: NamedOptions + Send + Sync + 'static>(
         mut self,
         prototype: S,
         about: &'static str,
         make: fn(S) -> T,
     ) -> Self {
-        let name = prototype.word();
+        let name = prototype.keyword();
         let described = prototype.clone();
         let help = move |known: &Catalogues| {
             let mut own = described.clone();
             Options::describe(name, known, |options| own.options(options))
         };
-        let read = move |text: &Spelling, known: &Catalogues| prototype.with(text, known).map(make);
+        let read = move |text: &OptionsText, known: &Catalogues| prototype.with(text, known).map(make);
         self.entries.retain(|entry| entry.name != name);
         self.entries.push(CatalogueEntry { name, about, read: Arc::new(read), help: Arc::new(help) });
         self
@@ -82,8 +82,8 @@ impl<T: 'static> Catalogue<T> {
     ///
     /// # Errors
     /// As [`Catalogue::named`].
-    pub fn read(&self, spelling: &Spelling, known: &Catalogues) -> Result<T> {
-        (self.entry(spelling.word())?.read)(spelling, known)
+    pub fn read(&self, spelling: &OptionsText, known: &Catalogues) -> Result<T> {
+        (self.entry(spelling.name())?.read)(spelling, known)
     }
 
     /// Returns the descriptions of the options of a name.
@@ -129,7 +129,7 @@ impl Catalogues {
 /// Values of a catalogue.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<T> {
-    write: fn(&T) -> Spelling,
+    write: fn(&T) -> OptionsText,
     check: fn(&T) -> Result<()>,
 }
 
@@ -142,20 +142,20 @@ impl<T> Listed<T> {
 }
 
 /// Returns the values in the catalogue of type `T`; `write` returns the spelling of one.
-pub fn listed<T: 'static>(write: fn(&T) -> Spelling) -> Listed<T> {
+pub fn listed<T: 'static>(write: fn(&T) -> OptionsText) -> Listed<T> {
     Listed { write, check: |_| Ok(()) }
 }
 
 impl<T: 'static> Values<T> for Listed<T> {
-    fn read(&self, spelling: &Spelling, _: Option<&T>, known: &Catalogues) -> Result<Option<T>> {
+    fn read(&self, spelling: &OptionsText, _: Option<&T>, known: &Catalogues) -> Result<Option<T>> {
         known.of::<T>().map(|catalogue| catalogue.read(spelling, known)).transpose()
     }
 
-    fn write(&self, value: &T) -> Spelling {
+    fn write(&self, value: &T) -> OptionsText {
         (self.write)(value)
     }
 
-    fn holds(&self, value: &T) -> Result<bool> {
+    fn accepts(&self, value: &T) -> Result<bool> {
         (self.check)(value).map(|()| true)
     }
 

@@ -1,7 +1,7 @@
 //! The parser of spellings. The grammar is in [the module](super); for every text, the result is a tree or an error
 //! in one line.
 
-use super::tree::{Argument, Spelling, excerpt};
+use super::tree::{Argument, OptionsText, excerpt};
 use crate::{Error, Result};
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ pub(super) const LONGEST: usize = 4096;
 /// Maximum depth of nested parentheses.
 pub(super) const DEEPEST: usize = 16;
 
-impl FromStr for Spelling {
+impl FromStr for OptionsText {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -34,29 +34,29 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     /// Parses `word` or `word(argument, …)`, inside `depth` parentheses.
-    fn spelling(&mut self, depth: usize) -> Result<Spelling> {
+    fn spelling(&mut self, depth: usize) -> Result<OptionsText> {
         let word = self.word()?;
         self.arguments(word, depth)
     }
 
     /// Parses the text after a word: nothing, or its arguments.
-    fn arguments(&mut self, word: String, depth: usize) -> Result<Spelling> {
+    fn arguments(&mut self, word: String, depth: usize) -> Result<OptionsText> {
         let mut arguments: Vec<Argument> = Vec::new();
         if !self.eat('(') {
-            return Ok(Spelling { word, arguments });
+            return Ok(OptionsText { word, arguments });
         }
         if depth == DEEPEST {
             let what = format!("has more than {DEEPEST} nested parentheses");
             return Err(wrong(self.text, &what, "nest fewer"));
         }
         if self.eat(')') {
-            return Ok(Spelling { word, arguments });
+            return Ok(OptionsText { word, arguments });
         }
         loop {
             let argument = self.argument(arguments.is_empty(), depth + 1)?;
             arguments.push(argument);
             if self.eat(')') {
-                return Ok(Spelling { word, arguments });
+                return Ok(OptionsText { word, arguments });
             }
             if !self.eat(',') {
                 return Err(self.unexpected("`,` or `)`"));

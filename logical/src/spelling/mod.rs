@@ -9,13 +9,13 @@
 //!
 //! | | is |
 //! |---|---|
-//! | [`Spelling`] | a parsed text: it is parsed by [`FromStr`](std::str::FromStr), and printed by [`Display`](std::fmt::Display) |
+//! | [`OptionsText`] | a parsed text: it is parsed by [`FromStr`](std::str::FromStr), and printed by [`Display`](std::fmt::Display) |
 //! | [`Options`] | a visitor that lists each option once, and reads, prints, checks and describes them |
 //! | [`Values`] | the valid values of an option: a range of numbers, one of several words, a codec, a graph |
 //! | [`Catalogue`] | the codecs, graphs or algorithms that are known by name; it can be extended |
 //!
 //! ```
-//! use hexagram_logical::spelling::{Catalogues, Options, Spelling, above};
+//! use hexagram_logical::spelling::{Catalogues, Options, OptionsText, above};
 //! use hexagram_logical::Result;
 //!
 //! #[derive(Clone)]
@@ -32,7 +32,7 @@
 //! }
 //!
 //! let mut pull = Pull { period: 4, strength: 0.5 };
-//! let text: Spelling = "pull(strength=25%)".parse()?;
+//! let text: OptionsText = "pull(strength=25%)".parse()?;
 //! Options::read(&text, &Catalogues::default(), |options| pull.options(options))?;
 //! assert_eq!((pull.period, pull.strength), (4, 0.25));
 //!
@@ -57,5 +57,5 @@ pub use nearest::{nearest, no_such};
 pub use number::Number;
 pub(crate) use number::percents;
 pub use options::{FieldHelp, Options};
-pub use tree::{Argument, Spelling};
-pub use values::{GreaterThan, OneOf, Or, Part, Spelled, Truth, Values, above, one_of, or, part, truth};
+pub use tree::{Argument, OptionsText};
+pub use values::{GreaterThan, NamedOptions, OneOf, Or, Part, Truth, Values, above, one_of, or, part, truth};

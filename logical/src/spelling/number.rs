@@ -11,7 +11,7 @@ pub trait Number: Copy + PartialOrd + 'static {
     fn from_word(word: &str) -> Option<Self>;
 
     /// Returns the shortest word for a number.
-    fn word(self) -> String;
+    fn to_text(self) -> String;
 
     /// Returns true unless it is infinite or NaN.
     fn is_finite(self) -> bool;
@@ -27,7 +27,7 @@ macro_rules! whole_numbers {
                 word.parse().ok()
             }
 
-            fn word(self) -> String {
+            fn to_text(self) -> String {
                 self.to_string()
             }
 
@@ -50,7 +50,7 @@ impl Number for f64 {
         }
     }
 
-    fn word(self) -> String {
+    fn to_text(self) -> String {
         let plain = self == 0.0 || (1e-4..1e7).contains(&self.abs()) || !self.is_finite();
         if plain { format!("{self}") } else { format!("{self:e}") }
     }
@@ -127,7 +127,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_words_number_has_that_word(number in any::<f64>().prop_filter("finite", |x| x.is_finite())) {
-            prop_assert_eq!(f64::from_word(&number.word()), Some(number));
+            prop_assert_eq!(f64::from_word(&number.to_text()), Some(number));
         }
 
         #[test]

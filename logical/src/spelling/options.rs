@@ -3,7 +3,7 @@
 
 use super::catalogue::Catalogues;
 use super::nearest::no_such;
-use super::tree::{Argument, Spelling, excerpt};
+use super::tree::{Argument, OptionsText, excerpt};
 use super::values::Values;
 use crate::{Error, Result};
 use std::fmt::Debug;
@@ -52,7 +52,7 @@ impl Options {
     /// [`Error::Usage`] with option, value and range for an invalid value, or with the nearest names for an unknown
     /// option.
     pub fn read(
-        spelling: &Spelling,
+        spelling: &OptionsText,
         known: &Catalogues,
         visit: impl FnOnce(&mut Options) -> Result<()>,
     ) -> Result<()> {
@@ -63,7 +63,7 @@ impl Options {
     }
 
     /// Returns the spelling with this name and all options that `visit` lists.
-    pub fn write(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Spelling {
+    pub fn write(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> OptionsText {
         let mut options = Options::new(name, &Catalogues::empty(), OptionsMode::Writing(Vec::new()));
         // A visit that ends early has listed a part of the options.
         let _ = visit(&mut options);
@@ -71,7 +71,7 @@ impl Options {
             OptionsMode::Writing(arguments) => arguments,
             _ => Vec::new(),
         };
-        Spelling { word: name.to_owned(), arguments }
+        OptionsText { word: name.to_owned(), arguments }
     }
 
     /// Checks the options that `visit` lists, whose owner has this name.
@@ -119,7 +119,7 @@ impl Options {
     ///
     /// # Errors
     /// As [`Options::field`].
-    pub fn main<T>(
+    pub fn positional<T>(
         &mut self,
         name: &'static str,
         value: &mut T,
@@ -134,7 +134,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Usage`] with option, value and range.
-    pub fn insist(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
+    pub fn require(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
         match self.direction {
             OptionsMode::Reading(_) | OptionsMode::Checking if !holds => {
                 Err(self.refuse(name, &format!("{value:?}"), want))
@@ -172,7 +172,7 @@ impl Options {
         }
     }
 
-    fn set(&self, name: &str, given: &Spelling, field: &mut dyn AnyField) -> Result<()> {
+    fn set(&self, name: &str, given: &OptionsText, field: &mut dyn AnyField) -> Result<()> {
         match field.read(given, &self.known).map_err(|inner| self.within(name, given, inner))? {
             true => Ok(()),
             false => Err(self.refuse(name, &given.excerpt(), &field.describe(&self.known))),
@@ -187,7 +187,7 @@ impl Options {
     }
 
     /// Adds the name of the option to an error inside a value.
-    fn within(&self, name: &str, value: &Spelling, inner: Error) -> Error {
+    fn within(&self, name: &str, value: &OptionsText, inner: Error) -> Error {
         match inner {
             Error::Usage { what, remedy } => {
                 let what = format!("{name} of {} is {}: {what}", excerpt(&self.owner), value.excerpt());
@@ -224,26 +224,26 @@ struct Field<'a, T> {
 /// [`Field`] of any type, so that the visitor is compiled once.
 trait AnyField {
     /// Sets the value of a spelling; false if it is not a value.
-    fn read(&mut self, spelling: &Spelling, known: &Catalogues) -> Result<bool>;
-    fn write(&self) -> Spelling;
+    fn read(&mut self, spelling: &OptionsText, known: &Catalogues) -> Result<bool>;
+    fn write(&self) -> OptionsText;
     fn holds(&self) -> Result<bool>;
     fn describe(&self, known: &Catalogues) -> String;
 }
 
 impl<T> AnyField for Field<'_, T> {
-    fn read(&mut self, spelling: &Spelling, known: &Catalogues) -> Result<bool> {
+    fn read(&mut self, spelling: &OptionsText, known: &Catalogues) -> Result<bool> {
         let read = self.values.read(spelling, Some(self.value), known)?;
         let is_one = read.is_some();
         read.into_iter().for_each(|read| *self.value = read);
         Ok(is_one)
     }
 
-    fn write(&self) -> Spelling {
+    fn write(&self) -> OptionsText {
         self.values.write(self.value)
     }
 
     fn holds(&self) -> Result<bool> {
-        self.values.holds(self.value)
+        self.values.accepts(self.value)
     }
 
     fn describe(&self, known: &Catalogues) -> String {
@@ -253,7 +253,7 @@ impl<T> AnyField for Field<'_, T> {
 
 /// Removes the value of an option from the arguments: the argument with its name, where `-` and `_` are equal, or the
 /// first argument if that has no name.
-fn take(arguments: &mut Vec<Argument>, name: &str, first: bool, owner: &str) -> Result<Option<Spelling>> {
+fn take(arguments: &mut Vec<Argument>, name: &str, first: bool, owner: &str) -> Result<Option<OptionsText>> {
     let is_meant = |argument: &Argument| match &argument.field {
         Some(field) => field.replace('-', "_") == name.replace('-', "_"),
         None => first,

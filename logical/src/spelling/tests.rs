@@ -9,14 +9,14 @@ fn word() -> impl Strategy<Value = String> {
     proptest::string::string_regex("[a-z0-9_.%+é:-]{1,12}").unwrap()
 }
 
-fn tree() -> impl Strategy<Value = Spelling> {
-    let leaf = word().prop_map(Spelling::of);
+fn tree() -> impl Strategy<Value = OptionsText> {
+    let leaf = word().prop_map(OptionsText::of);
     leaf.prop_recursive(4, 24, 4, |inner| {
         let others = prop::collection::vec((word(), inner.clone()), 0..4);
         (word(), prop::option::of(inner), others).prop_map(|(word, first, others)| {
             let first = first.map(|value| Argument { field: None, value });
             let others = others.into_iter().map(|(field, value)| Argument { field: Some(field), value });
-            Spelling { word, arguments: first.into_iter().chain(others).collect() }
+            OptionsText { word, arguments: first.into_iter().chain(others).collect() }
         })
     })
 }
@@ -24,13 +24,13 @@ fn tree() -> impl Strategy<Value = Spelling> {
 proptest! {
     #[test]
     fn what_is_printed_is_parsed_as_it_was(tree in tree()) {
-        prop_assert_eq!(tree.to_string().parse::<Spelling>().unwrap(), tree);
+        prop_assert_eq!(tree.to_string().parse::<OptionsText>().unwrap(), tree);
     }
 
     #[test]
     fn any_text_is_a_tree_or_an_error_of_one_line(text in "\\PC*|[a-z(),= \t\n%5-]{0,60}") {
-        match text.parse::<Spelling>() {
-            Ok(tree) => prop_assert_eq!(tree.to_string().parse::<Spelling>().unwrap(), tree),
+        match text.parse::<OptionsText>() {
+            Ok(tree) => prop_assert_eq!(tree.to_string().parse::<OptionsText>().unwrap(), tree),
             Err(error) => {
                 let line = error.to_string();
                 prop_assert!(!line.contains('\n') && line.len() < 700, "{}", line);
@@ -51,13 +51,13 @@ proptest! {
 #[test]
 fn depth_and_length_are_bounded() {
     let nested = |depth: usize| format!("{}a{}", "a(".repeat(depth), ")".repeat(depth));
-    nested(DEEPEST).parse::<Spelling>().unwrap();
-    let error = nested(DEEPEST + 1).parse::<Spelling>().unwrap_err().to_string();
+    nested(DEEPEST).parse::<OptionsText>().unwrap();
+    let error = nested(DEEPEST + 1).parse::<OptionsText>().unwrap_err().to_string();
     assert!(error.contains("more than 16 nested parentheses"), "{error}");
-    "a".repeat(LONGEST).parse::<Spelling>().unwrap();
-    let error = "a".repeat(LONGEST + 1).parse::<Spelling>().unwrap_err().to_string();
+    "a".repeat(LONGEST).parse::<OptionsText>().unwrap();
+    let error = "a".repeat(LONGEST + 1).parse::<OptionsText>().unwrap_err().to_string();
     assert!(error.contains("has 4097 bytes; use 4096 at most"), "{error}");
-    "(".repeat(LONGEST).parse::<Spelling>().unwrap_err();
+    "(".repeat(LONGEST).parse::<OptionsText>().unwrap_err();
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn errors_of_the_grammar_say_where() {
         ("a b", "has 'b' at character 3"),
         ("a(b=1,)", "has ')' at character 7"),
     ] {
-        let error = text.parse::<Spelling>().unwrap_err().to_string();
+        let error = text.parse::<OptionsText>().unwrap_err().to_string();
         assert!(error.contains(place), "{text}: {error}");
     }
-    assert_eq!("a()".parse::<Spelling>().unwrap(), Spelling::of("a"));
-    assert_eq!(" a ( b = 5% ) ".parse::<Spelling>().unwrap().to_string(), "a(b=5%)");
+    assert_eq!("a()".parse::<OptionsText>().unwrap(), OptionsText::of("a"));
+    assert_eq!(" a ( b = 5% ) ".parse::<OptionsText>().unwrap().to_string(), "a(b=5%)");
 }
 
 /// Options of every kind.
@@ -95,8 +95,8 @@ impl Default for Thing {
     }
 }
 
-impl Spelled for Thing {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Thing {
+    fn keyword(&self) -> &'static str {
         "thing"
     }
 
@@ -106,7 +106,7 @@ impl Spelled for Thing {
         options.field("clip", &mut self.clip, or("none", above(0.0)), "norm")?;
         options.field("nesterov", &mut self.nesterov, truth(), "true to look ahead")?;
         options.field("bits", &mut self.bits, one_of(&[("4", 4), ("8", 8)]), "bits")?;
-        options.insist(
+        options.require(
             self.period > 2 || !self.nesterov,
             "nesterov",
             &self.nesterov,

@@ -5,16 +5,16 @@ use std::fmt;
 /// Name or number with its arguments, as users type it.
 ///
 /// ```
-/// use hexagram_logical::spelling::Spelling;
+/// use hexagram_logical::spelling::OptionsText;
 ///
-/// let text: Spelling = "choco-sgd( codec = top-k(5%), graph=torus )".parse()?;
-/// assert_eq!(text.word(), "choco-sgd");
+/// let text: OptionsText = "choco-sgd( codec = top-k(5%), graph=torus )".parse()?;
+/// assert_eq!(text.name(), "choco-sgd");
 /// assert_eq!(text.arguments()[0].field(), Some("codec"));
 /// assert_eq!(text.to_string(), "choco-sgd(codec=top-k(5%), graph=torus)");
 /// # Ok::<(), hexagram_logical::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spelling {
+pub struct OptionsText {
     pub(super) word: String,
     pub(super) arguments: Vec<Argument>,
 }
@@ -23,23 +23,23 @@ pub struct Spelling {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     pub(super) field: Option<String>,
-    pub(super) value: Spelling,
+    pub(super) value: OptionsText,
 }
 
-impl Spelling {
+impl OptionsText {
     /// Creates the spelling of a word without arguments. A text that is not a word, such as the `Debug` output of a
     /// user codec, is printed unchanged and cannot be parsed.
     pub fn of(word: impl Into<String>) -> Self {
-        Spelling { word: word.into(), arguments: Vec::new() }
+        OptionsText { word: word.into(), arguments: Vec::new() }
     }
 
     /// Returns the spelling in a text, or, if it cannot be parsed, the whole text as a word.
     pub fn of_text(text: &str) -> Self {
-        text.parse().unwrap_or_else(|_| Spelling::of(text))
+        text.parse().unwrap_or_else(|_| OptionsText::of(text))
     }
 
     /// Returns the name or number before the parentheses.
-    pub fn word(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.word
     }
 
@@ -50,7 +50,7 @@ impl Spelling {
 
     /// Returns this spelling without the named arguments that are equal in `other`: the difference from its defaults.
     #[must_use]
-    pub fn without(mut self, other: &Spelling) -> Self {
+    pub fn without(mut self, other: &OptionsText) -> Self {
         self.arguments.retain(|argument| argument.field.is_none() || !other.arguments.contains(argument));
         self
     }
@@ -68,7 +68,7 @@ impl Argument {
     }
 
     /// Returns the value.
-    pub fn value(&self) -> &Spelling {
+    pub fn value(&self) -> &OptionsText {
         &self.value
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn excerpt(text: &str) -> String {
     start
 }
 
-impl fmt::Display for Spelling {
+impl fmt::Display for OptionsText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.word)?;
         for (number, argument) in self.arguments.iter().enumerate() {

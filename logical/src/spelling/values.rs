@@ -4,7 +4,7 @@ use super::catalogue::Catalogues;
 use super::nearest::nearest;
 use super::number::Number;
 use super::options::Options;
-use super::tree::Spelling;
+use super::tree::OptionsText;
 use crate::Result;
 use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -16,23 +16,23 @@ use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, 
 /// | [`truth`]`()` | `true` or `false` |
 /// | [`one_of`]`(&[("word", value), …])` | one of several words |
 /// | [`or`]`("none", values)` | an `Option`: a word for `None`, or one of the values |
-/// | [`part`]`()` | a struct with options of its own ([`Spelled`]) |
+/// | [`part`]`()` | a struct with options of its own ([`NamedOptions`]) |
 /// | [`any_codec`](crate::codec::any_codec)`()`, [`any_graph`](crate::decentralized::any_graph)`()` | an `Arc<dyn Codec>`, an `Arc<dyn Schedule>` |
 pub trait Values<T> {
     /// Returns the value of a spelling, based on the current value `now`, if any; `None` if it is not a value.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) for an error inside the value.
-    fn read(&self, spelling: &Spelling, now: Option<&T>, known: &Catalogues) -> Result<Option<T>>;
+    fn read(&self, spelling: &OptionsText, now: Option<&T>, known: &Catalogues) -> Result<Option<T>>;
 
     /// Returns the spelling of a value.
-    fn write(&self, value: &T) -> Spelling;
+    fn write(&self, value: &T) -> OptionsText;
 
     /// Returns true if the value is valid.
     ///
     /// # Errors
     /// As [`Values::read`].
-    fn holds(&self, value: &T) -> Result<bool>;
+    fn accepts(&self, value: &T) -> Result<bool>;
 
     /// Returns a description of the valid values.
     fn describe(&self, known: &Catalogues) -> String;
@@ -41,16 +41,16 @@ pub trait Values<T> {
 macro_rules! ranges {
     ($($Range:ty),*) => {$(
         impl<T: Number> Values<T> for $Range {
-            fn read(&self, spelling: &Spelling, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
+            fn read(&self, spelling: &OptionsText, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
                 let number = if spelling.arguments.is_empty() { T::from_word(&spelling.word) } else { None };
                 Ok(number.filter(|number| self.contains(number)))
             }
 
-            fn write(&self, value: &T) -> Spelling {
-                Spelling::of(value.word())
+            fn write(&self, value: &T) -> OptionsText {
+                OptionsText::of(value.to_text())
             }
 
-            fn holds(&self, value: &T) -> Result<bool> {
+            fn accepts(&self, value: &T) -> Result<bool> {
                 Ok(value.is_finite() && self.contains(value))
             }
 
@@ -73,13 +73,13 @@ ranges!(
 /// Returns a range as text.
 fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
     let low = match low {
-        Bound::Included(low) => format!(", {} or more", low.word()),
-        Bound::Excluded(low) => format!(", above {}", low.word()),
+        Bound::Included(low) => format!(", {} or more", low.to_text()),
+        Bound::Excluded(low) => format!(", above {}", low.to_text()),
         Bound::Unbounded => T::LEAST.to_owned(),
     };
     let high = match high {
-        Bound::Included(high) => format!(", {} at most", high.word()),
-        Bound::Excluded(high) => format!(", below {}", high.word()),
+        Bound::Included(high) => format!(", {} at most", high.to_text()),
+        Bound::Excluded(high) => format!(", below {}", high.to_text()),
         Bound::Unbounded => String::new(),
     };
     format!("{}{low}{high}", T::KIND)
@@ -131,15 +131,15 @@ pub fn truth() -> Truth {
 }
 
 impl Values<bool> for Truth {
-    fn read(&self, spelling: &Spelling, now: Option<&bool>, known: &Catalogues) -> Result<Option<bool>> {
+    fn read(&self, spelling: &OptionsText, now: Option<&bool>, known: &Catalogues) -> Result<Option<bool>> {
         one_of(&[("true", true), ("false", false)]).read(spelling, now, known)
     }
 
-    fn write(&self, value: &bool) -> Spelling {
-        Spelling::of(value.to_string())
+    fn write(&self, value: &bool) -> OptionsText {
+        OptionsText::of(value.to_string())
     }
 
-    fn holds(&self, _: &bool) -> Result<bool> {
+    fn accepts(&self, _: &bool) -> Result<bool> {
         Ok(true)
     }
 
@@ -158,17 +158,17 @@ pub fn one_of<'a, T>(words: &'a [(&'a str, T)]) -> OneOf<'a, T> {
 }
 
 impl<T: Clone + PartialEq> Values<T> for OneOf<'_, T> {
-    fn read(&self, spelling: &Spelling, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
+    fn read(&self, spelling: &OptionsText, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
         let found = self.0.iter().find(|(word, _)| *word == spelling.word && spelling.arguments.is_empty());
         Ok(found.map(|(_, value)| value.clone()))
     }
 
-    fn write(&self, value: &T) -> Spelling {
+    fn write(&self, value: &T) -> OptionsText {
         let found = self.0.iter().find(|(_, listed)| listed == value);
-        Spelling::of(found.map_or("?", |(word, _)| word))
+        OptionsText::of(found.map_or("?", |(word, _)| word))
     }
 
-    fn holds(&self, value: &T) -> Result<bool> {
+    fn accepts(&self, value: &T) -> Result<bool> {
         Ok(self.0.iter().any(|(_, listed)| listed == value))
     }
 
@@ -193,7 +193,7 @@ pub fn or<V>(word: &'static str, values: V) -> Or<V> {
 impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
     fn read(
         &self,
-        spelling: &Spelling,
+        spelling: &OptionsText,
         now: Option<&Option<T>>,
         known: &Catalogues,
     ) -> Result<Option<Option<T>>> {
@@ -209,12 +209,12 @@ impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
         }
     }
 
-    fn write(&self, value: &Option<T>) -> Spelling {
-        value.as_ref().map_or_else(|| Spelling::of(self.word), |value| self.values.write(value))
+    fn write(&self, value: &Option<T>) -> OptionsText {
+        value.as_ref().map_or_else(|| OptionsText::of(self.word), |value| self.values.write(value))
     }
 
-    fn holds(&self, value: &Option<T>) -> Result<bool> {
-        value.as_ref().map_or(Ok(true), |value| self.values.holds(value))
+    fn accepts(&self, value: &Option<T>) -> Result<bool> {
+        value.as_ref().map_or(Ok(true), |value| self.values.accepts(value))
     }
 
     fn describe(&self, known: &Catalogues) -> String {
@@ -223,9 +223,9 @@ impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
 }
 
 /// Type with a name and options of its own: a codec, a graph, a part of the options of an algorithm.
-pub trait Spelled: Clone {
+pub trait NamedOptions: Clone {
     /// Returns the name that users type, in kebab case.
-    fn word(&self) -> &'static str;
+    fn keyword(&self) -> &'static str;
 
     /// Lists the options. By default, there are none.
     ///
@@ -237,13 +237,13 @@ pub trait Spelled: Clone {
     }
 
     /// Returns the spelling with all options.
-    fn full(&self) -> Spelling {
+    fn full(&self) -> OptionsText {
         let mut own = self.clone();
-        Options::write(self.word(), |options| own.options(options))
+        Options::write(self.keyword(), |options| own.options(options))
     }
 
     /// Returns the spelling without the options that are equal in `default`.
-    fn short(&self, default: &Self) -> Spelling {
+    fn short(&self, default: &Self) -> OptionsText {
         self.full().without(&default.full())
     }
 
@@ -253,13 +253,13 @@ pub trait Spelled: Clone {
     /// As [`Options::check`].
     fn check(&self) -> Result<()> {
         let mut own = self.clone();
-        Options::check(self.word(), |options| own.options(options))
+        Options::check(self.keyword(), |options| own.options(options))
     }
 
     /// Returns the value, for constructors, if its options are in range.
     ///
     /// # Errors
-    /// As [`Spelled::check`].
+    /// As [`NamedOptions::check`].
     fn checked(self) -> Result<Self> {
         self.check().map(|()| self)
     }
@@ -268,7 +268,7 @@ pub trait Spelled: Clone {
     ///
     /// # Errors
     /// As [`Options::read`].
-    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
+    fn with(&self, spelling: &OptionsText, known: &Catalogues) -> Result<Self> {
         let mut own = self.clone();
         Options::read(spelling, known, |options| own.options(options))?;
         Ok(own)
@@ -283,15 +283,15 @@ pub struct Part;
 ///
 /// ```
 /// use hexagram_logical::Result;
-/// use hexagram_logical::spelling::{Catalogues, Options, Spelled, Values, part};
+/// use hexagram_logical::spelling::{Catalogues, Options, NamedOptions, Values, part};
 ///
 /// #[derive(Debug, Clone, PartialEq)]
 /// struct Outer {
 ///     momentum: f64,
 /// }
 ///
-/// impl Spelled for Outer {
-///     fn word(&self) -> &'static str {
+/// impl NamedOptions for Outer {
+///     fn keyword(&self) -> &'static str {
 ///         "nesterov"
 ///     }
 ///
@@ -312,20 +312,20 @@ pub fn part() -> Part {
     Part
 }
 
-impl<T: Spelled> Values<T> for Part {
-    fn read(&self, spelling: &Spelling, now: Option<&T>, known: &Catalogues) -> Result<Option<T>> {
+impl<T: NamedOptions> Values<T> for Part {
+    fn read(&self, spelling: &OptionsText, now: Option<&T>, known: &Catalogues) -> Result<Option<T>> {
         match now {
-            Some(now) if spelling.word == now.word() => now.with(spelling, known).map(Some),
-            Some(now) => Err(super::no_such("part", &spelling.word, [now.word()])),
+            Some(now) if spelling.word == now.keyword() => now.with(spelling, known).map(Some),
+            Some(now) => Err(super::no_such("part", &spelling.word, [now.keyword()])),
             None => Ok(None),
         }
     }
 
-    fn write(&self, value: &T) -> Spelling {
+    fn write(&self, value: &T) -> OptionsText {
         value.full()
     }
 
-    fn holds(&self, value: &T) -> Result<bool> {
+    fn accepts(&self, value: &T) -> Result<bool> {
         value.check().map(|()| true)
     }
 

@@ -9,7 +9,7 @@ use super::shared::blocks::expect_len;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
+use crate::spelling::{NamedOptions, Options};
 use ::half::{bf16, f16};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
@@ -76,8 +76,8 @@ impl Half {
     }
 }
 
-impl Spelled for Half {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Half {
+    fn keyword(&self) -> &'static str {
         match self.format {
             HalfFormat::F16 => "f16",
             HalfFormat::BF16 => "bf16",

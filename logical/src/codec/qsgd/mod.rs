@@ -19,7 +19,7 @@ mod cuda;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
+use crate::spelling::{NamedOptions, Options};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
@@ -58,7 +58,7 @@ impl Qsgd {
     /// [`hexagram_physical::Error::Usage`] unless `levels` is from 1 to 2¹⁵.
     pub fn new(levels: u32) -> Result<Self> {
         let mut codec = Self::default();
-        Options::check(codec.word(), |options| codec.levels_field(levels, options))?;
+        Options::check(codec.keyword(), |options| codec.levels_field(levels, options))?;
         Ok(codec)
     }
 
@@ -156,8 +156,8 @@ impl Default for Qsgd {
     }
 }
 
-impl Spelled for Qsgd {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Qsgd {
+    fn keyword(&self) -> &'static str {
         "qsgd"
     }
 

@@ -21,7 +21,7 @@ use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
-use crate::spelling::{Options, Spelled, truth};
+use crate::spelling::{NamedOptions, Options, truth};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 #[cfg(feature = "cuda")]
@@ -97,13 +97,13 @@ impl Default for RandomK {
     }
 }
 
-impl Spelled for RandomK {
-    fn word(&self) -> &'static str {
+impl NamedOptions for RandomK {
+    fn keyword(&self) -> &'static str {
         "random-k"
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.main("keep", &mut self.keep, KeepValues, "elements that are kept")?;
+        options.positional("keep", &mut self.keep, KeepValues, "elements that are kept")?;
         options.field(
             "unbiased",
             &mut self.scaled,

@@ -1,7 +1,7 @@
 //! Common options of several codecs.
 
 use crate::codec::{Keep, NotFinite};
-use crate::spelling::{Catalogues, Number, Options, Spelling, Values, one_of};
+use crate::spelling::{Catalogues, Number, Options, OptionsText, Values, one_of};
 use hexagram_physical::Result;
 
 /// Adds the option for the treatment of NaN and infinity.
@@ -18,8 +18,8 @@ pub(crate) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options
 pub(crate) struct KeepValues;
 
 impl Values<Keep> for KeepValues {
-    fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
-        let word = spelling.word();
+    fn read(&self, spelling: &OptionsText, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
+        let word = spelling.name();
         let keep = match f64::from_word(word) {
             _ if !spelling.arguments().is_empty() => None,
             Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
@@ -28,11 +28,11 @@ impl Values<Keep> for KeepValues {
         Ok(keep.filter(|keep| keep.holds()))
     }
 
-    fn write(&self, value: &Keep) -> Spelling {
-        Spelling::of(value.to_string())
+    fn write(&self, value: &Keep) -> OptionsText {
+        OptionsText::of(value.to_string())
     }
 
-    fn holds(&self, value: &Keep) -> Result<bool> {
+    fn accepts(&self, value: &Keep) -> Result<bool> {
         Ok(value.holds())
     }
 

@@ -28,7 +28,7 @@ use super::shared::blocks::expect_len;
 use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, one_of, or};
+use crate::spelling::{NamedOptions, Options, one_of, or};
 use bins::Bins;
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
@@ -148,13 +148,13 @@ impl Default for TopK {
     }
 }
 
-impl Spelled for TopK {
-    fn word(&self) -> &'static str {
+impl NamedOptions for TopK {
+    fn keyword(&self) -> &'static str {
         "top-k"
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.main("keep", &mut self.keep, KeepValues, "elements that are kept")?;
+        options.positional("keep", &mut self.keep, KeepValues, "elements that are kept")?;
         options.field(
             "chunk",
             &mut self.chunk,

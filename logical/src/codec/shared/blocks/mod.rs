@@ -9,7 +9,7 @@ pub(crate) mod cuda;
 use super::fields::not_finite_field;
 use super::not_finite::refuse;
 use crate::codec::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{NamedOptions, Options, or};
 use hexagram_physical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
@@ -83,8 +83,8 @@ impl<F: Format> BlockCodec<F> {
     }
 }
 
-impl<F: Format> Spelled for BlockCodec<F> {
-    fn word(&self) -> &'static str {
+impl<F: Format> NamedOptions for BlockCodec<F> {
+    fn keyword(&self) -> &'static str {
         F::NAME
     }
 
