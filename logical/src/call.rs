@@ -248,8 +248,8 @@ impl<'a> Call<'a> {
 
     /// Returns a rank of the group as the sender of messages of this operation.
     pub(crate) fn sender(&self, rank: usize) -> MessageSender<'_> {
-        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
-        MessageSender { rank: self.peer(rank), during, ends: Some(self.terms) }
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
+        MessageSender { rank: self.peer(rank), context, ends: Some(self.terms) }
     }
 
     /// Decodes a message: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a

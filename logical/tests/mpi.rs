@@ -16,11 +16,11 @@ fn under_mpirun(ranks: &[usize], check: Check, test: impl FnOnce(&Communicator))
         return;
     }
     let millis = Duration::from_millis;
-    let vigilance =
+    let heartbeat =
         Some(HeartbeatOptions { beat: millis(200), silence: Duration::from_secs(10), late: LONG });
     let options = JoinOptions {
         transport: TransportKind::Mpi,
-        vigilance,
+        heartbeat,
         check: Some(check),
         ..JoinOptions::default()
     };

@@ -36,7 +36,7 @@ pub enum Error {
         /// Description of its failure, as a verb phrase: `died (its connection closed)`.
         cause: String,
         /// Activity of this rank at that time.
-        during: ErrorContext,
+        context: ErrorContext,
     },
 
     /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
@@ -50,7 +50,7 @@ pub enum Error {
         /// Time that this rank waited.
         after: Duration,
         /// Activity of this rank.
-        during: ErrorContext,
+        context: ErrorContext,
     },
 
     /// Two ranks call different operations. The communicator is poisoned.
@@ -76,7 +76,7 @@ pub enum Error {
         /// The value.
         value: f32,
         /// Activity of this rank.
-        during: ErrorContext,
+        context: ErrorContext,
     },
 
     /// The communicator was used after an operation on it failed or was dropped unfinished.
@@ -125,14 +125,14 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::PeerFailed { culprit, cause, during } => write!(
+            Error::PeerFailed { culprit, cause, context } => write!(
                 f,
                 "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
-                noticed(cause, during)
+                noticed(cause, context)
             ),
-            Error::Deadline { waiting_for, stragglers, after, during } => write!(
+            Error::Deadline { waiting_for, stragglers, after, context } => write!(
                 f,
-                "no answer from {} within {after:?}{during}; {}",
+                "no answer from {} within {after:?}{context}; {}",
                 name_of(waiting_for.as_ref()),
                 advice(stragglers)
             ),
@@ -142,9 +142,9 @@ impl fmt::Display for Error {
                 subject(*sequence, mine),
                 agreement(mine, theirs)
             ),
-            Error::NotFinite { place, tensor, index, value, during } => write!(
+            Error::NotFinite { place, tensor, index, value, context } => write!(
                 f,
-                "element {index}{} is {value} on {place}, and cannot be encoded{during}; check why training diverges there, or choose a codec that propagates or saturates",
+                "element {index}{} is {value} on {place}, and cannot be encoded{context}; check why training diverges there, or choose a codec that propagates or saturates",
                 of_tensor(tensor.as_deref())
             ),
             Error::Poisoned { because } => write!(
@@ -251,7 +251,7 @@ fn advice(stragglers: &[Straggler]) -> String {
             .to_owned();
     };
     let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
-    let remedy = match first.during {
+    let remedy = match first.context {
         ErrorContext::Operation(..) => SAME_ORDER,
         ErrorContext::Device => {
             "find the kernel of that rank that does not end, or raise the operation deadline"
@@ -268,13 +268,13 @@ pub struct Straggler {
     pub peer: Peer,
     /// The operation in which it waits itself. [`ErrorContext::Nothing`] if it does not wait, so that it computes, reads or
     /// sleeps; [`ErrorContext::Device`] if it takes part, but its device has not finished its contribution.
-    pub during: ErrorContext,
+    pub context: ErrorContext,
 }
 
 impl fmt::Display for Straggler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, which is alive, but ", self.peer)?;
-        match &self.during {
+        match &self.context {
             ErrorContext::Operation(fingerprint, tag) => write!(f, "in {fingerprint}, {tag}"),
             ErrorContext::Device => f.write_str("whose device has not finished its work"),
             _ => f.write_str("in no operation"),

@@ -24,10 +24,10 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
     let launcher = Launcher::Hexagram;
     let placement =
         Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
-    let vigilance = Some(HeartbeatOptions { silence: LONG, ..HeartbeatOptions::default() });
+    let heartbeat = Some(HeartbeatOptions { silence: LONG, ..HeartbeatOptions::default() });
     let transport = TransportKind::Tcp;
     let deadline = LONG;
-    World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
+    World::join_as(&placement, &JoinOptions { transport, deadline, heartbeat, ..JoinOptions::default() })
 }
 
 /// Connects at least this often, until the ranks have joined. Sends nothing, and keeps the last connections open.

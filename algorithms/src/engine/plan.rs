@@ -62,11 +62,11 @@ pub(super) fn wide(dtype: DType) -> DType {
 
 /// Returns the same error, with the element of a tensor instead of that of a bucket.
 pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
-    let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
+    let Error::NotFinite { place, tensor: None, index, value, context } = error else { return error };
     let found = tensors.iter().find(|tensor| tensor.elements.contains(&index));
     let (start, tensor) =
         found.map_or((0, None), |tensor| (tensor.elements.start, Some(Arc::clone(&tensor.name))));
-    Error::NotFinite { place, tensor, index: index - start, value, during }
+    Error::NotFinite { place, tensor, index: index - start, value, context }
 }
 
 /// Place of something that belongs to a parameter: its bucket, and the range in it.

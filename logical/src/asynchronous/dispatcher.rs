@@ -129,7 +129,7 @@ impl Dispatcher {
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
             culprit: verdict.culprit.clone(),
             cause: verdict.cause.clone(),
-            during: ErrorContext::Nothing,
+            context: ErrorContext::Nothing,
         }))
     }
 

@@ -169,7 +169,7 @@ impl Worker {
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.dispatcher.comm.world().deadline();
         let straggler =
-            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: ErrorContext::Nothing };
+            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), context: ErrorContext::Nothing };
         let mut heard = self.dispatcher.last_heard.get();
         let silence = heard.elapsed();
         self.dispatcher.last_heard.set(heard);
@@ -177,7 +177,7 @@ impl Worker {
             waiting_for: missing.first().map(|peer| self.dispatcher.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
             after,
-            during: ErrorContext::Nothing,
+            context: ErrorContext::Nothing,
         })
     }
 }

@@ -38,7 +38,7 @@ fn are_refused(calls: impl Fn(&Communicator) -> Result<Vec<Communicator>> + Sync
     let says_why = |outcome: &Result<()>| {
         let Err(error @ Error::Deadline { stragglers, .. }) = outcome else { return false };
         let is_elsewhere = |one: &ErrorContext| matches!(one, ErrorContext::Operation(..));
-        stragglers.iter().any(|one| is_elsewhere(&one.during)) && error.to_string().contains("same order")
+        stragglers.iter().any(|one| is_elsewhere(&one.context)) && error.to_string().contains("same order")
     };
     assert!(outcomes.iter().any(says_why), "{outcomes:?}");
 }

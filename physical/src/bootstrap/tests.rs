@@ -137,11 +137,11 @@ fn another_vigilance_is_refused_with_both_values() {
         let secret = b"key".to_vec();
         let placement =
             Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
-        let vigilance =
+        let heartbeat =
             Some(HeartbeatOptions { silence: Duration::from_secs(silence), ..HeartbeatOptions::default() });
         let transport = TransportKind::Tcp;
         let deadline = Duration::from_secs(40);
-        let options = JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() };
+        let options = JoinOptions { transport, deadline, heartbeat, ..JoinOptions::default() };
         Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>
     };
     for error in quick_errors(vec![join(0, 4), join(1, 60)]) {

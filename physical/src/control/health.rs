@@ -109,8 +109,8 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns the error with which the verdict ends the operation of a rank.
-    pub(crate) fn error(&self, during: ErrorContext) -> Error {
-        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
+    pub(crate) fn error(&self, context: ErrorContext) -> Error {
+        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), context }
     }
 }
 
@@ -125,7 +125,7 @@ struct SharedHealth {
     left: Vec<AtomicBool>,
     verdict: OnceLock<Verdict>,
     bells: Mutex<Vec<Weak<dyn Bell>>>,
-    vigilance: HeartbeatOptions,
+    heartbeat: HeartbeatOptions,
     waits: Mutex<Waits>,
     /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
@@ -155,15 +155,15 @@ impl Health {
         Self::watching(rank, peers, HeartbeatOptions::default())
     }
 
-    /// Creates the same view, with a vigilance that the user chose.
-    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: HeartbeatOptions) -> Self {
+    /// Creates the same view, with heartbeat options that the user chose.
+    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, heartbeat: HeartbeatOptions) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         // All ranks report to rank 0, and ranks that are threads share its board.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let board = SharedHealth { peers, left, verdict, bells, vigilance, waits, doubt };
+        let board = SharedHealth { peers, left, verdict, bells, heartbeat, waits, doubt };
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }
 
@@ -212,7 +212,7 @@ impl Health {
 
     /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
     /// notified that they need not wait for this rank.
-    pub(crate) fn explain(&self, error: Error, during: ErrorContext) -> Error {
+    pub(crate) fn explain(&self, error: Error, context: ErrorContext) -> Error {
         // The verdict may be on its way, unless the error is a failure of this rank itself.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
@@ -220,9 +220,9 @@ impl Health {
             runtime::sleep(TICK);
         }
         match self.verdict() {
-            Some(verdict) => verdict.error(during),
+            Some(verdict) => verdict.error(context),
             None => {
-                self.give_up(&format!("gave up{during}: {error}"));
+                self.give_up(&format!("gave up{context}: {error}"));
                 error
             }
         }
@@ -266,8 +266,8 @@ impl Health {
         self.board.doubt.load(Ordering::Acquire)
     }
 
-    pub(crate) fn vigilance(&self) -> &HeartbeatOptions {
-        &self.board.vigilance
+    pub(crate) fn heartbeat(&self) -> &HeartbeatOptions {
+        &self.board.heartbeat
     }
 
     /// Returns the known waits between ranks.
@@ -286,12 +286,12 @@ impl Health {
         let missing = self.waits().missing(label);
         let asked = label.whole();
         let straggler = |Missing { rank, within }: Missing| {
-            let during = match within {
+            let context = match within {
                 None => ErrorContext::Nothing,
                 Some(label) if label == asked => ErrorContext::Device,
                 Some(label) => ErrorContext::Operation(label.fingerprint, label.tag),
             };
-            Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
+            Some(Straggler { peer: self.peers().get(rank)?.clone(), context })
         };
         missing.into_iter().filter_map(straggler).collect()
     }

@@ -114,9 +114,9 @@ impl Control {
             ControlStreams::Leader(streams) => streams,
             ControlStreams::Member(stream) => vec![Some(stream)],
         };
-        let vigilance = health.vigilance();
+        let heartbeat = health.heartbeat();
         let stream =
-            |stream: Option<_>| stream.map(|stream| ControlStream::new(stream, vigilance)).transpose();
+            |stream: Option<_>| stream.map(|stream| ControlStream::new(stream, heartbeat)).transpose();
         let mut streams = streams.into_iter().map(stream).collect::<Result<Vec<_>>>()?;
         let (hand_over, monitor) = mpsc::channel();
         let (queue, commands, thread) = Self::prepare(monitor).inspect_err(|error| {

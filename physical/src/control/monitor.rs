@@ -52,7 +52,7 @@ impl Monitor {
         queue: Arc<CommandQueue>,
     ) -> Self {
         // Time in which this process itself was stopped or starved does not count as silence of a peer.
-        let awake = Stopwatch::with_gap(2 * health.vigilance().beat);
+        let awake = Stopwatch::with_gap(2 * health.heartbeat().beat);
         Monitor {
             rank,
             streams,
@@ -102,8 +102,8 @@ impl Monitor {
 
     /// Waits until a connection is ready, a heartbeat is due, or a silence is too long; then serves all connections.
     fn run_once(&mut self) {
-        let beat = self.health.vigilance().beat;
-        let tolerance = self.health.vigilance().tolerance();
+        let beat = self.health.heartbeat().beat;
+        let tolerance = self.health.heartbeat().tolerance();
         if self.last_heartbeat.is_none_or(|last_heartbeat| last_heartbeat.elapsed() >= beat) {
             self.last_heartbeat = Some(runtime::now());
             self.send_heartbeats();
@@ -130,7 +130,7 @@ impl Monitor {
 
     /// Returns true if a peer has missed more than one heartbeat and has not been judged.
     fn misses_heartbeats(&self) -> bool {
-        let missed = 2 * self.health.vigilance().beat;
+        let missed = 2 * self.health.heartbeat().beat;
         let is_judged = self.health.verdict().is_some();
         let silent = |(peer, stream): (usize, &Option<ControlStream>)| {
             stream.as_ref().is_some_and(|stream| stream.silence > missed) && !self.health.has_left(peer)
@@ -182,7 +182,7 @@ impl Monitor {
     /// Receives the messages of `peer`. Without one, adds the time `awake` to its silence, and judges it.
     fn receive(&mut self, peer: usize, ready: bool, awake: Duration) {
         let size = self.health.peers().len();
-        let limit = self.health.vigilance().tolerance();
+        let limit = self.health.heartbeat().tolerance();
         let Some(stream) = &mut self.streams[peer] else { return };
         stream.silence += awake;
         // A peer is judged only after a check for messages that have just arrived.
@@ -205,7 +205,7 @@ impl Monitor {
             let cause = format!(
                 "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE \
                      is {})",
-                self.health.vigilance().silence.as_secs_f32()
+                self.health.heartbeat().silence.as_secs_f32()
             );
             self.fail(peer, &cause);
         }
@@ -275,13 +275,13 @@ impl Monitor {
     /// Announces the departure of this rank, and continues for up to `limit` while peers need it.
     fn leave(&mut self, limit: Duration) {
         self.broadcast(&ControlMessage::Left(self.rank));
-        let mut stayed = Stopwatch::with_gap(2 * self.health.vigilance().beat);
+        let mut stayed = Stopwatch::with_gap(2 * self.health.heartbeat().beat);
         let mut warned = false;
         while self.is_needed(stayed.elapsed(), limit) {
             self.run_once();
             // A thread that still has an endpoint may report a failure.
             self.run_commands();
-            if stayed.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
+            if stayed.elapsed() > self.health.heartbeat().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
             }
         }

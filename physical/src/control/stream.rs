@@ -37,11 +37,11 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`Error::System`] if the system refuses a socket option.
-    pub(super) fn new(stream: RankStream, vigilance: &HeartbeatOptions) -> Result<Self> {
+    pub(super) fn new(stream: RankStream, heartbeat: &HeartbeatOptions) -> Result<Self> {
         let set_up = || -> io::Result<()> {
             rustix::io::ioctl_fionbio(&stream, true)?;
             if matches!(stream, RankStream::Tcp(_)) {
-                probe(&stream, vigilance)?;
+                probe(&stream, heartbeat)?;
             }
             Ok(())
         };
@@ -109,14 +109,14 @@ impl AsFd for ControlStream {
 
 /// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
 /// connections are always read; a data connection may be full for longer.
-fn probe(stream: &RankStream, vigilance: &HeartbeatOptions) -> io::Result<()> {
+fn probe(stream: &RankStream, heartbeat: &HeartbeatOptions) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
-    sockopt::set_tcp_keepintvl(stream, whole_seconds(vigilance.beat))?;
+    sockopt::set_tcp_keepidle(stream, whole_seconds(heartbeat.silence))?;
+    sockopt::set_tcp_keepintvl(stream, whole_seconds(heartbeat.beat))?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
     // Later than the silence, whose error has more details.
-    let patience = vigilance.tolerance().saturating_add(2 * vigilance.beat).as_millis();
+    let patience = heartbeat.tolerance().saturating_add(2 * heartbeat.beat).as_millis();
     sockopt::set_tcp_user_timeout(
         stream,
         u32::try_from(patience).map_or(MOST_UNHEARD, |ms| ms.min(MOST_UNHEARD)),
@@ -164,9 +164,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
-            let vigilance = HeartbeatOptions { silence, ..HeartbeatOptions::default() };
+            let heartbeat = HeartbeatOptions { silence, ..HeartbeatOptions::default() };
             let socket = socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
-            ControlStream::new(RankStream::Tcp(socket), &vigilance).unwrap();
+            ControlStream::new(RankStream::Tcp(socket), &heartbeat).unwrap();
         }
     }
 

@@ -254,8 +254,8 @@ fn join_each(options: &[JoinOptions], body: Body<'_>) {
 
 fn options() -> JoinOptions {
     // A machine that is busy with other tests must not look dead.
-    let vigilance = Some(HeartbeatOptions { silence: JOIN, ..HeartbeatOptions::default() });
-    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
+    let heartbeat = Some(HeartbeatOptions { silence: JOIN, ..HeartbeatOptions::default() });
+    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, heartbeat, ..JoinOptions::default() }
 }
 
 fn run(worlds: Vec<impl FnOnce() -> Result<World> + Send>, body: Body<'_>) {

@@ -48,17 +48,17 @@ impl Poison {
             *poison = Some(error.to_string());
             match error {
                 Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
-                Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
+                Error::Deadline { stragglers, after, context, .. } => match stragglers.first() {
                     Some(Straggler {
                         peer,
-                        during: what @ (ErrorContext::Nothing | ErrorContext::Device),
+                        context: what @ (ErrorContext::Nothing | ErrorContext::Device),
                     }) => {
                         let why = match what {
                             ErrorContext::Device => "it is alive, but its device had not finished its work",
                             _ => "it is alive, but was in no operation",
                         };
                         health
-                            .blame(peer.rank, &format!("kept others waiting for {after:?}{during} ({why})"));
+                            .blame(peer.rank, &format!("kept others waiting for {after:?}{context} ({why})"));
                     }
                     _ => health.give_up(&format!("gave up: {error}")),
                 },
@@ -127,7 +127,7 @@ impl<'a> Operation<'a> {
         operation
     }
 
-    fn during(&self) -> ErrorContext {
+    fn context(&self) -> ErrorContext {
         ErrorContext::Operation(self.label.fingerprint, self.label.tag)
     }
 
@@ -174,10 +174,10 @@ impl<'a> Operation<'a> {
         let culprit = |rank: usize, cause: &str| {
             let culprit = health.peers()[rank].clone();
             let cause = cause.to_owned();
-            Some(Error::PeerFailed { culprit, cause, during: self.during() })
+            Some(Error::PeerFailed { culprit, cause, context: self.context() })
         };
         if let Some(verdict) = health.verdict() {
-            return Some(verdict.error(self.during()));
+            return Some(verdict.error(self.context()));
         }
         match gone {
             Some((peer, true, _)) => culprit(peer, "finished without taking part"),
@@ -215,12 +215,12 @@ impl<'a> Operation<'a> {
     /// Publishes the ranks for which this has waited a while, and logs those for which it has waited long.
     fn make_known(&mut self, missing: &[usize], waited: Duration) {
         let health = self.terms.transport.health();
-        let vigilance = health.vigilance();
-        if waited < vigilance.beat || self.is_queued() {
+        let heartbeat = health.heartbeat();
+        if waited < heartbeat.beat || self.is_queued() {
             self.notice = None;
-        } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > vigilance.beat) {
+        } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > heartbeat.beat) {
             self.notice = Some(health.notice(self.label, missing));
-            if waited > vigilance.late {
+            if waited > heartbeat.late {
                 health.warn(&self.label, waited, missing);
             }
         }
@@ -274,12 +274,12 @@ impl<'a> Operation<'a> {
     fn late(&self, missing: &[usize]) -> Error {
         let health = self.terms.transport.health();
         let after = self.terms.deadline;
-        let during = self.during();
+        let context = self.context();
         let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
         // Earlier, the waits of other ranks may be unknown, and a rank that waits itself would be blamed.
-        let known = after > health.vigilance().hearsay();
+        let known = after > health.heartbeat().hearsay();
         let stragglers = if known { health.stragglers(&self.label) } else { Vec::new() };
-        Error::Deadline { waiting_for, stragglers, after, during }
+        Error::Deadline { waiting_for, stragglers, after, context }
     }
 
     fn fail(&mut self, error: Error) -> Poll<Result<Received>> {

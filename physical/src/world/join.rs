@@ -236,7 +236,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let (peers, streams) = side.meet(request, reach, limit)?;
     registered::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
-    let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
+    let health = Arc::new(Health::watching(rank, members, options.heartbeat()?));
     let hosts = Arc::new(WorldHosts::new(rank, &peers.infos));
     let control = Control::start(rank, streams, &health, &hosts, parent)?;
     let announcements = peers.infos.iter().map(|info| Arc::clone(&info.announcement)).collect();

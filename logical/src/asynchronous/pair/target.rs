@@ -197,7 +197,7 @@ impl PairTarget {
             return Err(Error::PeerFailed {
                 culprit: from.peer.clone(),
                 cause,
-                during: ErrorContext::Nothing,
+                context: ErrorContext::Nothing,
             });
         }
         let difference = self.differences.decode_rounded(&from.peer, &payload.buffer, payload.bytes)?;

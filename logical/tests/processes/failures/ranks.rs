@@ -42,10 +42,10 @@ fn communicate(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
     if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
-        options.vigilance = Some(HeartbeatOptions { beat: BEAT, silence: 20 * BEAT, late: LATE });
+        options.heartbeat = Some(HeartbeatOptions { beat: BEAT, silence: 20 * BEAT, late: LATE });
     }
     if role.ends_with("device") {
-        options.vigilance = Some(HeartbeatOptions { beat: BEAT, late: LATE, ..HeartbeatOptions::default() });
+        options.heartbeat = Some(HeartbeatOptions { beat: BEAT, late: LATE, ..HeartbeatOptions::default() });
     }
     let world = World::join(&options)?;
     eprintln!("joined");

@@ -303,7 +303,7 @@ impl MpiEndpoint {
         }
         let CollectivePhase::Running(run) = &mut native.phase else { return Ok(true) };
         let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };
-        if !native.announced && native.since.elapsed() > self.health.vigilance().beat {
+        if !native.announced && native.since.elapsed() > self.health.heartbeat().beat {
             native.announced = true;
             self.announce_presence(state, &native.label)?;
         }

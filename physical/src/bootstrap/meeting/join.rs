@@ -50,7 +50,7 @@ const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// Creates the error of the other ranks if `culprit` ended before all had joined.
 pub(crate) fn peer_failed(culprit: Peer, cause: String) -> Error {
-    Error::PeerFailed { culprit, cause, during: ErrorContext::Joining }
+    Error::PeerFailed { culprit, cause, context: ErrorContext::Joining }
 }
 
 /// Cause of a failure if only the end of the connection is known.

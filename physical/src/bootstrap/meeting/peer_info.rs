@@ -119,12 +119,12 @@ pub(crate) struct JobSettings {
 impl JobSettings {
     /// Collects the settings of this process.
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let vigilance = options.vigilance()?;
+        let heartbeat = options.heartbeat()?;
         Ok(JobSettings {
             size: placement.size,
             transport: options.transport.to_string(),
-            beat: milliseconds(vigilance.beat),
-            silence: milliseconds(vigilance.silence),
+            beat: milliseconds(heartbeat.beat),
+            silence: milliseconds(heartbeat.silence),
             configuration: options.configuration.clone(),
             digest: Hash::hash(options.configuration.as_bytes()),
         })
@@ -230,7 +230,7 @@ impl JoinRequest {
         if (other.settings.beat, other.settings.silence) != (settings.beat, settings.silence) {
             return Some(format!(
                 "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
-                 (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
+                 (HEXAGRAM_SILENCE, or JoinOptions::heartbeat)",
                 other.settings.silence, other.settings.beat, settings.silence, settings.beat
             ));
         }

@@ -90,9 +90,9 @@ impl OperationInFlight {
     /// Returns why the operation cannot go on, if it cannot.
     fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
         let EndpointReach { health, deadline, .. } = &*self.reach;
-        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
-            return Some(verdict.error(during));
+            return Some(verdict.error(context));
         }
         let seen = self.words();
         if seen != progress.words {
@@ -103,7 +103,7 @@ impl OperationInFlight {
             return None;
         }
         let waiting_for = self.last_rank().map(|rank| health.peers()[rank].clone());
-        let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, during };
+        let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, context };
         health.give_up(&format!("gave up: {error}"));
         Some(error)
     }

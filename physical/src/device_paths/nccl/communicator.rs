@@ -75,7 +75,7 @@ fn until_connected(comm: &Communicator, health: &Health, limit: Duration) -> Res
                 waiting_for: None,
                 stragglers,
                 after: limit,
-                during: ErrorContext::Registering,
+                context: ErrorContext::Registering,
             });
         }
         runtime::sleep(TICK);

@@ -270,10 +270,10 @@ impl SharedCommunicator {
 
     /// Returns the error of work for which nobody has waited any longer.
     fn unfinished(&self, after: Duration) -> Error {
-        let during = ErrorContext::Device;
+        let context = ErrorContext::Device;
         match self.health.verdict() {
-            Some(verdict) => verdict.error(during),
-            None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, during },
+            Some(verdict) => verdict.error(context),
+            None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, context },
         }
     }
 
@@ -335,10 +335,10 @@ impl NcclWork {
     /// Returns the reason why the work cannot go on, if there is one.
     fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
-        let during = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
             let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
-            return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(during));
+            return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(context));
         }
         // Until it is enqueued, its operations look for themselves.
         self.done.get()?;
@@ -349,7 +349,7 @@ impl NcclWork {
         let is_held_up = seen.answered.get_or_insert_with(Stopwatch::start).elapsed() > after;
         let is_late = is_held_up || seen.begun.as_mut().is_some_and(|begun| begun.elapsed() > after);
         let stragglers = || health.stragglers(&self.label);
-        is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, during })
+        is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, context })
     }
 }
 

@@ -263,7 +263,7 @@ fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
             let place = transport.health().peers()[transport.rank()].clone();
-            Error::NotFinite { place, tensor: None, index, value, during: ErrorContext::Nothing }
+            Error::NotFinite { place, tensor: None, index, value, context: ErrorContext::Nothing }
         }
         failure => failure.into_error(queue.name()),
     }

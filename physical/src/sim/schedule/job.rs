@@ -33,7 +33,7 @@ pub struct Job {
 
 impl Default for Job {
     fn default() -> Self {
-        let options = JoinOptions { vigilance: Some(HeartbeatOptions::default()), ..JoinOptions::default() };
+        let options = JoinOptions { heartbeat: Some(HeartbeatOptions::default()), ..JoinOptions::default() };
         Job { options, limit: Duration::from_secs(3600), logged: false, flaw: None }
     }
 }

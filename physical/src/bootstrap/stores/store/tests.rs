@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TRANSPORTS: [TransportKind; 3] = [TransportKind::Tcp, TransportKind::Shm, TransportKind::Mixed];
 
 fn options(transport: TransportKind) -> JoinOptions {
-    let vigilance = Some(HeartbeatOptions { silence: PATIENCE, ..HeartbeatOptions::default() });
-    JoinOptions { transport, deadline: PATIENCE, vigilance, ..JoinOptions::default() }
+    let heartbeat = Some(HeartbeatOptions { silence: PATIENCE, ..HeartbeatOptions::default() });
+    JoinOptions { transport, deadline: PATIENCE, heartbeat, ..JoinOptions::default() }
 }
 
 /// Joins as a rank for each of these options, in a world of `size`. Returns the ranks' places on their hosts.

@@ -96,7 +96,7 @@ fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
             // From now on, another operation may copy the message that the codec refused to make.
             let label = end.label(OperationKind::SendRecv, DType::F32, 1);
             match end.wait(end.send(label, &number, 1)) {
-                Err(Error::NotFinite { index: 0, during: ErrorContext::Nothing, .. }) => {}
+                Err(Error::NotFinite { index: 0, context: ErrorContext::Nothing, .. }) => {}
                 other => panic!("{transport}: {other:?}"),
             }
         });
