@@ -167,7 +167,7 @@ impl DiLoCoState {
     ) -> Result<Self> {
         let parameters = context.copy_of(&bucket.parameters)?;
         let elements = if outer.momentum == 0.0 { 0 } else { parameters.len() };
-        let velocity = parameters.beside(parameters.dtype(), elements)?;
+        let velocity = parameters.zeroed_same_device(parameters.dtype(), elements)?;
         let averager = averaging.state(context, bucket)?;
         Ok(DiLoCoState { global: Global { parameters, velocity }, averager })
     }

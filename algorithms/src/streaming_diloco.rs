@@ -184,7 +184,7 @@ impl StreamingDiLoCo {
     fn fragment(&self, context: &Context, bucket: &Bucket, at: u64) -> Result<Fragment> {
         let bound = |at: u64| (bucket.len() as u128 * u128::from(at) / u128::from(self.fragments)) as usize;
         let elements = bound(at)..bound(at + 1);
-        let room = || bucket.parameters.beside(bucket.parameters.dtype(), elements.len());
+        let room = || bucket.parameters.zeroed_same_device(bucket.parameters.dtype(), elements.len());
         let global = Global { parameters: room()?, velocity: room()? };
         global.parameters.write_all()?.copy_from(&bucket.parameters.read(elements.clone())?)?;
         let encoding = self.codec().map(|codec| {

@@ -135,7 +135,7 @@ impl WorldMember {
         let joined = if self.generation.is_now() { self.joined().clone() } else { None };
         if let Some(joined) = joined {
             self.gave_up.store(true, Ordering::Release);
-            joined.world.health().give_up(because);
+            joined.world.health().fail_self(because);
             joined.executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
         }
     }

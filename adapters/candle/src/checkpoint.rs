@@ -74,7 +74,7 @@ impl Replica {
             home.overwrite(&tensors, &values.read_all()?)
         };
         let loaded = home.exchange(|| apart.try_for_each(load));
-        self.told(loaded)?;
+        self.report_failure(loaded)?;
         self.settled()?;
         Ok(Some(own))
     }

@@ -173,7 +173,7 @@ impl Replica {
         self.own_gradients.clear();
         if !std::mem::take(&mut self.forwarded) {
             let outcome = self.synchronize_statistics();
-            self.told(outcome)?;
+            self.report_failure(outcome)?;
         }
         Ok(())
     }
@@ -237,20 +237,20 @@ impl Replica {
             // candle may now change the compared tensors.
             let outcome = outcome.and_then(|()| self.home.exchange(|| Ok(())));
             *self.awaited.get_mut() = (0..self.parameters.len()).collect();
-            self.told(outcome)?;
+            self.report_failure(outcome)?;
             return self.end_step();
         }
         let home = &self.home;
         let engine = &mut self.engine;
         let publish = |index: usize, values: &ReadView| self.parameters[index].publish(home, values);
         let outcome = home.exchange(|| engine.finish_and_step_into(publish));
-        self.told(outcome)?;
+        self.report_failure(outcome)?;
         self.end_step()
     }
 
     /// Fails between two gradients of a step, where a pass of another batch would be taken for the second.
     fn check_all_evaluated(&self) -> Result<()> {
-        self.told(self.engine.check_all_evaluated().map_err(Error::from))
+        self.report_failure(self.engine.check_all_evaluated().map_err(Error::from))
     }
 
     /// Passes the loss of the step so far to the engine: the sum over accumulating passes, at the parameters of the
@@ -288,7 +288,7 @@ impl Replica {
         self.pass(loss, Mode::Synchronize)?;
         if self.engine.algorithm().needs().parameters {
             // Its hooks may have changed the parameters.
-            self.told(self.publish())?;
+            self.report_failure(self.publish())?;
         }
         let mut gradients = GradStore::default();
         // After an overflow there are no gradients for a step.
@@ -325,7 +325,7 @@ impl Replica {
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.check_all_evaluated()?;
         let outcome = self.tell_loss(loss);
-        self.told(outcome)?;
+        self.report_failure(outcome)?;
         self.differentiated(loss, mode)
     }
 
@@ -338,11 +338,11 @@ impl Replica {
             self.own_gradients.add(&gradients)?;
             self.check_untapped(&gradients)
         });
-        self.told(outcome)
+        self.report_failure(outcome)
     }
 
     /// Sends an error of this rank to the others: it ends the job everywhere, with its reason.
-    pub(crate) fn told<T>(&self, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn report_failure<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
@@ -425,7 +425,7 @@ impl Replica {
     }
 
     pub(crate) fn settled(&self) -> Result<()> {
-        if self.engine.works_on_parameters() { self.told(self.publish()) } else { Ok(()) }
+        if self.engine.works_on_parameters() { self.report_failure(self.publish()) } else { Ok(()) }
     }
 
     /// Returns true if the parameters of all replicas are bit-identical. Running statistics are excluded, as they

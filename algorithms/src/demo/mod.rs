@@ -77,7 +77,7 @@ impl Algorithm for DeMo {
         check_f32(bucket)?;
         let blocks = DctBlocks::new(&bucket.tensors);
         let codec = Arc::new(LargestOfEach::new(self.keep, blocks.places().collect()));
-        let exchanged = bucket.gradients.beside(bucket.gradients.dtype(), 2 * bucket.len())?;
+        let exchanged = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), 2 * bucket.len())?;
         Ok(DeMoState { blocks, exchanged, encoding: context.encoding(codec, Feedback::Error) })
     }
 

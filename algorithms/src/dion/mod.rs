@@ -101,7 +101,7 @@ impl Algorithm for Dion {
         check_f32(bucket)?;
         let plan = FactorLayout::new(&bucket.tensors, self.fraction);
         let momentum = context.zeros_like(&bucket.gradients)?;
-        let right = bucket.gradients.beside(bucket.gradients.dtype(), plan.right_len())?;
+        let right = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.right_len())?;
         Ok(DionState { plan, momentum, right })
     }
 
@@ -116,7 +116,7 @@ impl Algorithm for Dion {
         let DionState { plan, momentum, right } = state;
         let queue = bucket.gradients.queue();
         let [_, way_back, direction] = plan.operations();
-        let mut second = bucket.gradients.beside(bucket.gradients.dtype(), plan.second_len())?;
+        let mut second = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.second_len())?;
         let mut left = Vec::new();
         if queue.computes(|| Work::Product { operations: way_back }) {
             left = plan.project_back(
@@ -151,7 +151,7 @@ impl DionState {
     fn first_message(&mut self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
         let DionState { plan, momentum, right } = self;
         let [operations, ..] = plan.operations();
-        let mut message = bucket.gradients.beside(bucket.gradients.dtype(), plan.first_len())?;
+        let mut message = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.first_len())?;
         if bucket.gradients.queue().computes(|| Work::Product { operations }) {
             check_finite(context, bucket)?;
             plan.project(

@@ -168,32 +168,32 @@ fn engine_settings(options: &EngineOptions) -> Vec<AgreedValue> {
         autotune,
     } = options;
     vec![
-        said("bucket_bytes", bucket_bytes),
-        said("first_bucket_bytes", first_bucket_bytes),
-        said("order", order),
-        said("unused", unused),
-        said("buffers", buffers),
-        said_if("learning_rate", learning_rate.as_ref()),
-        said("groups", groups),
-        said("hierarchical", hierarchical),
-        said("overlap", overlap),
-        said("streams", streams),
-        said_if("clip_norm", clip_norm.as_ref()),
-        said_if("loss_scale", loss_scale.as_ref()),
-        said("skip_overflows", skip_overflows),
-        said("uneven", uneven),
-        said("seed", seed),
-        said_if("autotune", autotune.as_ref()),
+        describe("bucket_bytes", bucket_bytes),
+        describe("first_bucket_bytes", first_bucket_bytes),
+        describe("order", order),
+        describe("unused", unused),
+        describe("buffers", buffers),
+        describe_optional("learning_rate", learning_rate.as_ref()),
+        describe("groups", groups),
+        describe("hierarchical", hierarchical),
+        describe("overlap", overlap),
+        describe("streams", streams),
+        describe_optional("clip_norm", clip_norm.as_ref()),
+        describe_optional("loss_scale", loss_scale.as_ref()),
+        describe("skip_overflows", skip_overflows),
+        describe("uneven", uneven),
+        describe("seed", seed),
+        describe_optional("autotune", autotune.as_ref()),
     ]
 }
 
-fn said(field: &str, value: &dyn Debug) -> AgreedValue {
+fn describe(field: &str, value: &dyn Debug) -> AgreedValue {
     AgreedValue::new(subject(field), format!("{value:?}"))
 }
 
 /// Returns the statement of an optional setting.
-fn said_if(field: &str, value: Option<&impl Debug>) -> AgreedValue {
-    value.map_or_else(|| AgreedValue::new(subject(field), "left out"), |value| said(field, value))
+fn describe_optional(field: &str, value: Option<&impl Debug>) -> AgreedValue {
+    value.map_or_else(|| AgreedValue::new(subject(field), "left out"), |value| describe(field, value))
 }
 
 fn subject(field: &str) -> String {

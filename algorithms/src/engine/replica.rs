@@ -84,7 +84,7 @@ impl ReplicaBuckets {
             let given = registered.next().flatten();
             let parameters =
                 given.map_or_else(|| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len), Ok)?;
-            let beside = |lens: &Vec<usize>| parameters.beside(bucket.dtype, lens[at]);
+            let beside = |lens: &Vec<usize>| parameters.zeroed_same_device(bucket.dtype, lens[at]);
             let memory = lens.iter().map(beside).collect::<Result<_>>()?;
             let sections = sections(&self.groups, &tensors);
             let place = parameters.address().addr().get();
@@ -288,7 +288,7 @@ impl ReplicaBuckets {
 fn kept_apart(parameters: &Buffer, slots: &[Buffer], parts: &[(usize, Range<usize>)]) -> Result<Vec<Buffer>> {
     let copy = |(buffer, range): &(usize, Range<usize>)| {
         let from = buffer.checked_sub(1).map_or(parameters, |slot| &slots[slot]);
-        let copy = from.beside(from.dtype(), range.len())?;
+        let copy = from.zeroed_same_device(from.dtype(), range.len())?;
         copy.write_all()?.copy_from(&from.read(range.clone())?)?;
         Ok(copy)
     };

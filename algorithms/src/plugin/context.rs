@@ -218,7 +218,7 @@ impl Context {
         if !weight.is_finite() || weight < 0.0 {
             return refuse(format!("rank {} has a weight of {weight} in a mean", self.rank()));
         }
-        let mut total = buffer.beside(DType::F64, 1)?;
+        let mut total = buffer.zeroed_same_device(DType::F64, 1)?;
         total.write_all()?.copy_from(&Buffer::from_slice(&[weight])?.read_all()?)?;
         self.mean(&mut total).await?;
         let total = total.host::<f64>()?[0];
@@ -406,7 +406,7 @@ impl Context {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn zeros_like(&self, buffer: &Buffer) -> Result<Buffer> {
-        buffer.beside(buffer.dtype(), buffer.len())
+        buffer.zeroed_same_device(buffer.dtype(), buffer.len())
     }
 
     /// Returns a copy of a buffer, on the same device.

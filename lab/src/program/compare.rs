@@ -91,7 +91,7 @@ fn by_turns(
             let training = Training { seed, ..rows[at].training.clone() };
             let outcome = train_on(comm, &training)?;
             rows[at].outcomes.extend(outcome);
-            if round + 1 == rounds && !table.line(&rows[at].told(&rows[0]))? {
+            if round + 1 == rounds && !table.line(&rows[at].table_row(&rows[0]))? {
                 return Ok(());
             }
         }
@@ -115,7 +115,7 @@ impl ComparedAlgorithm {
     }
 
     /// Returns the row of the table; nothing on ranks without outcomes.
-    fn told(&self, first: &ComparedAlgorithm) -> String {
+    fn table_row(&self, first: &ComparedAlgorithm) -> String {
         if self.outcomes.is_empty() {
             return String::new();
         }
@@ -158,7 +158,7 @@ mod tests {
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
             let outcomes = vec![train(&training).unwrap()];
             let row = ComparedAlgorithm { chosen, training, outcomes };
-            row.told(&row)
+            row.table_row(&row)
         };
         assert!(with(1e10).contains("| diverged | - | - |"), "{}", with(1e10));
         assert!(!with(0.1).contains("diverged"), "{}", with(0.1));

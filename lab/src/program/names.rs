@@ -87,7 +87,7 @@ impl ChosenAlgorithm {
         if list == ALL {
             return Self::all(registry, &[]);
         }
-        let texts = apart(list);
+        let texts = split_top_level(list);
         if texts.is_empty() {
             return Err(hexagram::Error::usage(
                 "--algorithm is empty",
@@ -118,7 +118,7 @@ impl ChosenAlgorithm {
 
 /// Returns the texts between the commas that are in no brackets.
 #[cfg(feature = "programs")]
-fn apart(text: &str) -> Vec<String> {
+fn split_top_level(text: &str) -> Vec<String> {
     let mut depth = 0usize;
     let mut parts = vec![String::new()];
     for letter in text.chars() {

@@ -82,7 +82,7 @@ impl SimulateOptions {
         for point in points {
             for chosen in chosen {
                 let row = job.row(chosen, point, steps(chosen))?;
-                report.add(&row.told(), row.json())?;
+                report.add(&row.table_row(), row.json())?;
                 rows.extend(swept.map(|swept| (swept.of(point), row)));
             }
         }

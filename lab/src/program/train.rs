@@ -63,7 +63,7 @@ pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, ProgramE
             record::prepare(folder)?;
             record::write(folder, &chosen.spelling, outcome)?;
         }
-        let lines = outcome.map(|outcome| told(&training, &outcome)).unwrap_or_default();
+        let lines = outcome.map(|outcome| describe(&training, &outcome)).unwrap_or_default();
         table.line(&lines)?;
         Ok(table.finish())
     })?;
@@ -78,7 +78,7 @@ impl Training {
 }
 
 /// Returns the curve of a training, and its costs.
-fn told(training: &Training, outcome: &TrainingOutcome) -> String {
+fn describe(training: &Training, outcome: &TrainingOutcome) -> String {
     let heading = format!(
         "{:>6}  {:>10}  {:>9}  {:>10}  {:>11}  {:>8}",
         "step", "loss", "accuracy", "apart", "sent a rank", "seconds"
@@ -138,7 +138,7 @@ mod tests {
         let with = |rate: f64| {
             let task = Arc::new(Quadratics::new(0).unwrap());
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
-            told(&training, &train(&training).unwrap())
+            describe(&training, &train(&training).unwrap())
         };
         assert!(with(1e10).contains("\ndiverged: the loss is not a number after step "), "{}", with(1e10));
         assert!(!with(0.1).contains("diverged"));

@@ -245,7 +245,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The other ranks may wait for an operation that this rank would have posted.
-            self.world.health().give_up("panicked");
+            self.world.health().fail_self("panicked");
         }
         self.queue = None;
         self.bell.ring();
@@ -274,7 +274,7 @@ impl FreeBuffers {
         let fits = |spare: &Buffer| spare.dtype() == served.dtype() && spare.len() == served.len();
         match spares.iter().position(fits) {
             Some(at) => Ok(spares.swap_remove(at)),
-            None => served.beside(served.dtype(), served.len()),
+            None => served.zeroed_same_device(served.dtype(), served.len()),
         }
     }
 

@@ -56,8 +56,8 @@ impl ValueEncoding {
     pub(super) fn new(value: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
         let len = value.len();
         let largest = encoding.as_ref().map_or(0, |encoding| encoding.codec().encoded_len(len));
-        let values = BufferPool::beside(value, value.dtype(), len)?;
-        let messages = BufferPool::beside(value, DType::U8, largest)?;
+        let values = BufferPool::same_device(value, value.dtype(), len)?;
+        let messages = BufferPool::same_device(value, DType::U8, largest)?;
         Ok(ValueEncoding { encoding, values, messages })
     }
 

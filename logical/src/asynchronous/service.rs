@@ -203,7 +203,7 @@ impl ServiceInner {
 impl Drop for ServiceInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.world.health().give_up("panicked");
+            self.world.health().fail_self("panicked");
         }
         self.leave();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -56,7 +56,8 @@ impl Communicator {
         // Leaves, the odd places, send their buffer unchanged, unless it must be divided first.
         let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
         let aside = place != 0 && (place.is_multiple_of(2) || divides);
-        let scratch = if aside { Some(buffer.beside(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
+        let scratch =
+            if aside { Some(buffer.zeroed_same_device(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
         for index in 0..pieces {
             let piece = chunk(len, pieces, index);
             let (sum, at) = match &scratch {

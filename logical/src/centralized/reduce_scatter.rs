@@ -109,7 +109,7 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<()> {
         let count = pieces(ring.longest(), all.dtype(), ring.steps());
-        let scratch = || all.beside(all.dtype(), ring.longest().div_ceil(count));
+        let scratch = || all.zeroed_same_device(all.dtype(), ring.longest().div_ceil(count));
         let mut scratches = (scratch()?, scratch()?);
         for index in 0..count {
             let piece = BlockPiece { comm: self, call, ring: &ring, all, index, count, op };

@@ -26,7 +26,7 @@ impl Communicator {
         let rank = self.rank();
         let size = self.size();
         let len = own.len();
-        let blocks = own.beside(own.dtype(), size * len)?;
+        let blocks = own.zeroed_same_device(own.dtype(), size * len)?;
         blocks.write(block(len, 0))?.copy_from(&own.read_all()?)?;
         for round in 0.. {
             let have = 1 << round;

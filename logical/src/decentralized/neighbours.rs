@@ -60,7 +60,7 @@ impl<'a> Neighbours<'a> {
 
     /// Creates a buffer for each source, on the device of `served`.
     pub(super) fn inboxes(&self, served: &Buffer, dtype: DType, len: usize) -> Result<Vec<Buffer>> {
-        self.sources().iter().map(|_| served.beside(dtype, len)).collect()
+        self.sources().iter().map(|_| served.zeroed_same_device(dtype, len)).collect()
     }
 
     /// Starts sending `part` to every destination and receiving into `place` of every inbox.

@@ -194,20 +194,20 @@ impl Health {
 
     /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
     /// counts.
-    pub fn give_up(&self, cause: &str) {
-        self.blame(self.rank, cause);
+    pub fn fail_self(&self, cause: &str) {
+        self.report_failure(self.rank, cause);
     }
 
     /// Reports the rank that failed to the other processes before this process is notified, since it may end then.
     /// Only the first failure counts.
-    pub(crate) fn blame(&self, culprit: usize, cause: &str) {
+    pub(crate) fn report_failure(&self, culprit: usize, cause: &str) {
         if self.verdict().is_some() {
             return;
         }
         if let Some(reporter) = self.reporter.get() {
             reporter.report(culprit, cause);
         }
-        self.condemn(culprit, cause);
+        self.record_verdict(culprit, cause);
     }
 
     /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
@@ -222,7 +222,7 @@ impl Health {
         match self.verdict() {
             Some(verdict) => verdict.error(context),
             None => {
-                self.give_up(&format!("gave up{context}: {error}"));
+                self.fail_self(&format!("gave up{context}: {error}"));
                 error
             }
         }
@@ -234,7 +234,7 @@ impl Health {
     }
 
     /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
-    pub(crate) fn condemn(&self, rank: usize, cause: &str) -> bool {
+    pub(crate) fn record_verdict(&self, rank: usize, cause: &str) -> bool {
         let culprit = self.board.peers[rank].clone();
         let first = self.board.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
         if first {
@@ -359,7 +359,7 @@ mod tests {
     fn the_first_failure_stays() {
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
         let health = Health::new(0, (0..3).map(peer).collect());
-        assert!(health.condemn(2, "died") && !health.condemn(1, "died too"));
+        assert!(health.record_verdict(2, "died") && !health.record_verdict(1, "died too"));
         assert_eq!(health.verdict().map(|verdict| verdict.culprit.rank), Some(2));
     }
 }

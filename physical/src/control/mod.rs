@@ -158,7 +158,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // A complete world has announced its departure before.
-            self.health.give_up("panicked while joining");
+            self.health.fail_self("panicked while joining");
         }
         self.queue.tell(MonitorCommand::Leave { limit: self.limit });
         if let Some(thread) = self.thread.take() {
@@ -190,7 +190,7 @@ mod tests {
         let streams = vec![None, None, Some(stream(ours))];
         let mut monitor =
             Monitor::new(0, streams, Arc::clone(&health), Arc::new(WorldHosts::new(0, &[])), commands, queue);
-        assert!(health.condemn(0, "gave up"));
+        assert!(health.record_verdict(0, "gave up"));
         monitor.handle(1, ControlMessage::Left(1));
         let (messages, end) = member.receive(3);
         let failure = ControlMessage::Failure { culprit: 0, cause: "gave up".to_owned() };

@@ -232,7 +232,7 @@ impl Monitor {
             ControlMessage::Stragglers(answers) => self.health.waits().learn(answers),
             // Only rank 0 reports failures to members, and it reports them to all ranks itself.
             ControlMessage::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
-            ControlMessage::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
+            ControlMessage::Failure { culprit, cause } => drop(self.health.record_verdict(culprit, &cause)),
             // Only a rank itself announces its departure to rank 0.
             ControlMessage::Left(_) if self.is_hub() => {
                 self.announce();
@@ -247,7 +247,7 @@ impl Monitor {
     fn fail(&mut self, culprit: usize, cause: &str) {
         if self.health.verdict().is_none() {
             self.broadcast_failure(culprit, cause);
-            self.health.condemn(culprit, cause);
+            self.health.record_verdict(culprit, cause);
         }
     }
 

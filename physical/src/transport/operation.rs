@@ -47,7 +47,7 @@ impl Poison {
         if poison.is_none() {
             *poison = Some(error.to_string());
             match error {
-                Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
+                Error::PeerFailed { culprit, cause, .. } => health.report_failure(culprit.rank, cause),
                 Error::Deadline { stragglers, after, context, .. } => match stragglers.first() {
                     Some(Straggler {
                         peer,
@@ -57,12 +57,14 @@ impl Poison {
                             ErrorContext::Device => "it is alive, but its device had not finished its work",
                             _ => "it is alive, but was in no operation",
                         };
-                        health
-                            .blame(peer.rank, &format!("kept others waiting for {after:?}{context} ({why})"));
+                        health.report_failure(
+                            peer.rank,
+                            &format!("kept others waiting for {after:?}{context} ({why})"),
+                        );
                     }
-                    _ => health.give_up(&format!("gave up: {error}")),
+                    _ => health.fail_self(&format!("gave up: {error}")),
                 },
-                other => health.give_up(&format!("gave up: {other}")),
+                other => health.fail_self(&format!("gave up: {other}")),
             }
         }
     }

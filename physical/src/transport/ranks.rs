@@ -31,7 +31,7 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
     let health = world.health().clone();
     // Held until the reason is reported: the last clone announces the departure when it is dropped.
     let _held = world.clone();
-    rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
+    rank(world).inspect_err(|error| health.fail_self(&format!("failed: {error}")))
 }
 
 /// Runs `rank` on `ranks` threads of this process, each a rank of one world. Returns the results by rank.

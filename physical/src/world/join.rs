@@ -251,7 +251,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         limit: limit.max(deadline::at_first()),
     });
     let fabric = prepared.connect(member);
-    let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up while joining: {error}")))?;
+    let fabric = fabric.inspect_err(|error| health.fail_self(&format!("gave up while joining: {error}")))?;
     find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
     let numbers = hosts.host_numbers();
     let local = match placement.launcher {

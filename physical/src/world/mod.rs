@@ -54,7 +54,7 @@ struct WorldInner {
 impl Drop for WorldInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fabric.health().give_up("panicked");
+            self.fabric.health().fail_self("panicked");
         }
         if let Some(control) = self.control.take() {
             control.leave(Duration::from_millis(self.deadline.load(Ordering::Relaxed)));

@@ -21,7 +21,7 @@ fn a_failure_is_told_once_and_the_end_is_prompt() {
             let end = End::new(world);
             open.wait();
             if end.rank() == 5 {
-                health.give_up("gave up on purpose");
+                health.fail_self("gave up on purpose");
             }
             let into = Buffer::zeroed(DType::F32, 1).unwrap();
             let peer = (end.rank() + 1) % 8;

@@ -14,7 +14,7 @@ fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let errors = spawn(transport, 4, |world| {
             if world.rank() == 1 {
-                world.health().give_up("gave up before it opened");
+                world.health().fail_self("gave up before it opened");
                 return None;
             }
             // Over tcp a connection may be made before the other side looks at it; then the first operation fails.

@@ -89,7 +89,7 @@ impl Engine {
 
     /// Takes a gradient that is stored in its bucket. Any thread may call it.
     fn ready(&self, py: Python<'_>, parameter: usize) -> PyResult<()> {
-        self.hooks.ready_as_it_lies(parameter).map_err(|error| exception(py, &error))
+        self.hooks.ready_in_bucket(parameter).map_err(|error| exception(py, &error))
     }
 
     /// Takes a gradient that is stored elsewhere, and copies it. Any thread may call it.

@@ -159,7 +159,7 @@ impl Hooks {
     ///
     /// # Errors
     /// As [`Hooks::ready`]; [`Error::Usage`] for a parameter of 16 bits, whose gradient is stored in f32.
-    pub fn ready_as_it_lies(&self, parameter: usize) -> Result<()> {
+    pub fn ready_in_bucket(&self, parameter: usize) -> Result<()> {
         self.call(|backward| {
             let announced = backward.plan.parameter(parameter)?.dtype;
             if announced.is_half() {

@@ -417,7 +417,7 @@ impl HookCall {
         let parameters = match self.memory.parameters.take() {
             Some(parameters) => parameters,
             None if self.parameters => return Err(missing()),
-            None => gradients.beside(gradients.dtype(), 0)?,
+            None => gradients.zeroed_same_device(gradients.dtype(), 0)?,
         };
         let mut slots = self.memory.slots.take();
         let mut overflowed = self.memory.overflowed;

@@ -76,7 +76,7 @@ fn on_rank(
     let advice = advice.as_ref().map(|advice| match options.json {
         true => object(&options, advice, present.as_ref(), &checks).to_string(),
         false => {
-            let checks: Vec<String> = checks.iter().map(Checked::told).collect();
+            let checks: Vec<String> = checks.iter().map(Checked::describe).collect();
             [vec![report::table(&options, advice)], checks].concat().join("\n")
         }
     });
@@ -180,7 +180,7 @@ impl Checked {
         self.advised_s / self.took_s - 1.0
     }
 
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         format!(
             "Checked: `{}` takes {:.1} ms a step here, and {:.1} ms by this advice, {:+.1} %.",
             self.algorithm,

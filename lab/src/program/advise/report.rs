@@ -32,7 +32,7 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
         markdown_heading(&HEADING),
     ];
     let told = |row: &ReportRow| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
-        Some(one) => told(advice, one),
+        Some(one) => table_row(advice, one),
         None => reference(row),
     };
     lines.extend(advice.by_time().into_iter().map(told));
@@ -71,7 +71,7 @@ fn reference(row: &ReportRow) -> String {
     ])
 }
 
-fn told(advice: &Advice, one: &Advised) -> String {
+fn table_row(advice: &Advice, one: &Advised) -> String {
     let row = &one.row;
     let errors = |side: fn(&crate::suite::ErrorsAbove) -> MeanDifference| {
         one.errors.as_ref().map_or_else(String::new, |errors| points(side(errors)))

@@ -140,7 +140,7 @@ fn search(stage: &FaultStage, first: u64, count: u64) -> Result<u8, ProgramError
         let found = attempt(stage, &plan, None, &mut tally)?;
         if !found.is_empty() {
             let again = format!("to repeat it with all events: {}", plan.again(stage));
-            print(&format!("{}{}{again}", plan.told(stage), found.concat()))?;
+            print(&format!("{}{}{again}", plan.describe(stage), found.concat()))?;
             return Ok(1);
         }
         if tally.seeds.is_multiple_of(OFTEN) {
@@ -160,9 +160,9 @@ fn replay(stage: &FaultStage, plan: &FaultPlan) -> Result<u8, ProgramError> {
     let scene = FaultScene { stage, plan, flaw: None, is_logged: true };
     let play = scene.play()?;
     let found = verdict::verdict(plan, &play, stage.reference(plan)?);
-    let mut text = plan.told(stage);
+    let mut text = plan.describe(stage);
     text.extend(play.log.iter().map(|line| format!("{line}\n")));
-    text.extend(play.told());
+    text.extend(play.describe());
     text.extend(plan.unplayed(&play).map(|fault| format!("`{fault}` did not happen: all ranks had ended\n")));
     text.push_str(&found.concat());
     print(text.trim_end())?;

@@ -30,7 +30,7 @@ impl ReportRow {
         (1.0 - self.local_s / self.figures.step_s).max(0.0)
     }
 
-    pub(super) fn told(&self) -> String {
+    pub(super) fn table_row(&self) -> String {
         markdown_row(&[
             format!("`{}`", self.simulated),
             format!("{} on {}", self.ranks, self.hosts),

@@ -203,7 +203,7 @@ impl SimulatedRun<'_> {
             let hooks = engine.hooks();
             for (parameter, layer) in layers.iter().enumerate().rev() {
                 pass(layer.backward);
-                hooks.ready_as_it_lies(parameter)?;
+                hooks.ready_in_bucket(parameter)?;
             }
             Ok(())
         })

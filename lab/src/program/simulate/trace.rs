@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// Names, elements, and microseconds forwards and backwards.
-    fn told(layers: &[ModelLayer]) -> Vec<(String, usize, u128, u128)> {
+    fn describe(layers: &[ModelLayer]) -> Vec<(String, usize, u128, u128)> {
         let micros = |time: Duration| time.as_micros();
         let told = |layer: &ModelLayer| {
             (layer.name.clone(), layer.elements, micros(layer.forward), micros(layer.backward))
@@ -193,7 +193,7 @@ mod tests {
     fn buckets_take_the_time_between_their_hooks() {
         let layers = read(vec![rank(Kind::GradientsReady, 10), rank(Kind::GradientsReady, 10)]).unwrap();
         assert_eq!(
-            told(&layers),
+            describe(&layers),
             [("bucket1".to_owned(), 2000, 3500, 7000), ("bucket0".to_owned(), 1000, 1500, 3000)]
         );
     }
@@ -204,19 +204,19 @@ mod tests {
         let mut enqueued = rank(Kind::GradientsReady, 1);
         enqueued.spans.extend(of_device.map(|span| Span { place: Place::Device, ..span }));
         let of_host = rank(Kind::GradientsReady, 10);
-        assert_eq!(told(&read(vec![enqueued]).unwrap()), told(&read(vec![of_host]).unwrap()));
+        assert_eq!(describe(&read(vec![enqueued]).unwrap()), describe(&read(vec![of_host]).unwrap()));
     }
 
     #[test]
     fn the_median_of_ranks_counts() {
         let ranks = [10, 10, 20].map(|slower| rank(Kind::GradientsReady, slower));
-        assert_eq!(told(&read(ranks.to_vec()).unwrap())[1].3, 3000);
+        assert_eq!(describe(&read(ranks.to_vec()).unwrap())[1].3, 3000);
     }
 
     #[test]
     fn without_hooks_that_see_gradients_parts_are_by_size() {
         let layers = read(vec![rank(Kind::AfterStep, 10)]).unwrap();
-        let backward: Vec<u128> = told(&layers).iter().map(|layer| layer.3).collect();
+        let backward: Vec<u128> = describe(&layers).iter().map(|layer| layer.3).collect();
         assert_eq!(backward, [6666, 3333]);
     }
 

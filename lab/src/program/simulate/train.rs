@@ -67,7 +67,7 @@ pub(super) fn train(
     for point in points {
         for (chosen, training) in algorithms.iter().zip(&trainings) {
             let row = options.job.trained(chosen, training, &rates, point)?;
-            report.add(&row.told(), row.json())?;
+            report.add(&row.table_row(), row.json())?;
         }
     }
     report.finish()
@@ -143,7 +143,7 @@ struct TrainedRow {
 }
 
 impl TrainedRow {
-    fn told(&self) -> String {
+    fn table_row(&self) -> String {
         let ClusterPoint { ranks, hosts, .. } = &self.point;
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;

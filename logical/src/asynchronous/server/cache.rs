@@ -15,7 +15,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Creates an empty cache on the device of `served`.
     pub(super) fn new(served: &Buffer, len: usize, ranks: usize) -> Result<Self> {
-        Ok(Cache { parameters: served.beside(DType::F32, len)?, known: vec![None; ranks] })
+        Ok(Cache { parameters: served.zeroed_same_device(DType::F32, len)?, known: vec![None; ranks] })
     }
 
     /// Returns true if the copy of a shard contains all updates before `clock`.

@@ -144,7 +144,7 @@ impl Server {
         let terms = Arc::new(ShardLayout::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
         terms.check(&(0..initial.len()), initial)?;
         let range = shards.of_rank(rank);
-        let parameters = place.beside(DType::F32, range.len())?;
+        let parameters = place.zeroed_same_device(DType::F32, range.len())?;
         parameters.write_all()?.copy_from(&initial.read(range.clone())?)?;
         let ordered = clock.staleness() == 0;
         let shard = Arc::new(Shard::new(Arc::clone(&terms), range, parameters, Box::new(update), ordered));
@@ -195,5 +195,5 @@ pub fn shard_range(len: usize, ranks: usize, rank: usize) -> Range<usize> {
 /// have sizes only, on their device.
 fn place_beside(parameters: &Buffer) -> Result<Buffer> {
     let has_content = parameters.queue().has_content();
-    if has_content { Buffer::zeroed(DType::F32, 0) } else { parameters.beside(DType::F32, 0) }
+    if has_content { Buffer::zeroed(DType::F32, 0) } else { parameters.zeroed_same_device(DType::F32, 0) }
 }

@@ -97,8 +97,8 @@ impl ShardLayout {
     ) -> Result<Self> {
         let longest = shards.longest();
         let pool = |codec: Option<&Arc<dyn Codec>>| match codec {
-            Some(codec) => BufferPool::beside(place, DType::U8, codec.encoded_len(longest)),
-            None => BufferPool::beside(place, DType::F32, longest),
+            Some(codec) => BufferPool::same_device(place, DType::U8, codec.encoded_len(longest)),
+            None => BufferPool::same_device(place, DType::F32, longest),
         };
         let pushes = pool(pushed.as_ref())?;
         let pulls = pool(pulled.as_ref().map(Encoding::codec))?;

@@ -146,7 +146,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         let rank = comm.rank();
         let ranks = comm.size();
         let largest = stages.largest(cut.longest());
-        let messages = || served.beside(DType::U8, ranks.saturating_mul(largest));
+        let messages = || served.zeroed_same_device(DType::U8, ranks.saturating_mul(largest));
         let slot = |_| -> Result<SegmentSlot<'a>> {
             let outgoing = messages()?;
             let contributed = messages()?;

@@ -99,7 +99,7 @@ impl Communicator {
         let rank = self.rank();
         let size = self.size();
         let largest = encoding.codec().encoded_len(buffer.len());
-        let messages = buffer.beside(DType::U8, size.saturating_mul(largest))?;
+        let messages = buffer.zeroed_same_device(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
             let receive = || call.recv(from, 0, &messages, block(largest, from), ReceiveMode::AtMost);

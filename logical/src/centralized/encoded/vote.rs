@@ -66,7 +66,7 @@ pub(crate) fn check(buffer: &Buffer) -> Result<()> {
 
 /// Replaces each element by its sign, 1 or −1.
 pub(crate) fn take_signs(call: &Call<'_>, rank: usize, buffer: &Buffer) -> Result<()> {
-    let message = buffer.beside(DType::U8, Ballot.encoded_len(buffer.len()))?;
+    let message = buffer.zeroed_same_device(DType::U8, Ballot.encoded_len(buffer.len()))?;
     let bytes = call.encode(&Ballot, Part::whole(buffer), Part::whole(&message), 0)?;
     call.decode(&Ballot, rank, Part::of(&message, 0..bytes), None, Part::whole(buffer))
 }

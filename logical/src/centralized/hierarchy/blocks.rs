@@ -23,7 +23,7 @@ impl Hierarchy {
             self.host.operate(fingerprint, gather).await?;
             if let Some(leaders) = &self.leaders {
                 for (host, ranks) in self.hosts.iter().enumerate() {
-                    let blocks = all.beside(all.dtype(), ranks.len() * len)?;
+                    let blocks = all.zeroed_same_device(all.dtype(), ranks.len() * len)?;
                     let place = |at: usize| (block(len, ranks[at]), block(len, at));
                     for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
                         blocks.write(packed)?.copy_from(&all.read(theirs)?)?;

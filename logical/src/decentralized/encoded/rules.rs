@@ -121,7 +121,7 @@ impl GossipRound<'_> {
     }
 
     fn scratch(&self) -> Result<Buffer> {
-        self.x.beside(DType::F32, self.x.len())
+        self.x.zeroed_same_device(DType::F32, self.x.len())
     }
 
     /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks. While messages are
@@ -138,7 +138,7 @@ impl GossipRound<'_> {
         let rank = comm.rank();
         let neighbours = Neighbours::of(comm, call, mixing);
         let largest = codec.encoded_len(what.range.len());
-        let message = sum.beside(DType::U8, largest)?;
+        let message = sum.zeroed_same_device(DType::U8, largest)?;
         let inboxes = neighbours.inboxes(sum, DType::U8, largest)?;
 
         let bytes = call.encode(codec, what, Part::whole(&message), encoding.draw(&[rank as u64]))?;

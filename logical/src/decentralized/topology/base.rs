@@ -60,8 +60,8 @@ fn base(size: usize, radix: usize) -> Vec<PairRound> {
     let rest = factors(size, radix).1;
     let groups = all.chunks(rest.max(1));
     let fellows = (0..rest).map(|place| groups.clone().map(|group| group[place]).collect::<Vec<_>>());
-    let mut rounds = beside(groups.clone().map(|group| simple(group, radix)));
-    rounds.extend(beside(fellows.map(|fellows| hypercube(&fellows, radix))));
+    let mut rounds = in_parallel(groups.clone().map(|group| simple(group, radix)));
+    rounds.extend(in_parallel(fellows.map(|fellows| hypercube(&fellows, radix))));
     if simple_of_all.len() < rounds.len() { simple_of_all } else { rounds }
 }
 
@@ -71,18 +71,18 @@ fn simple(members: &[usize], radix: usize) -> Vec<PairRound> {
         return hypercube(members, radix);
     }
     let parts = parts(members, radix);
-    let mut rounds = beside(parts.iter().map(|part| hypercube(part.members, radix)));
+    let mut rounds = in_parallel(parts.iter().map(|part| hypercube(part.members, radix)));
     for at in 0..parts.len() - 1 {
         rounds.push(spread(&parts[at..]));
     }
     // A part has finished step 2 after giving; the last part after taking.
     let within = |(at, part): (usize, &PowerPart<'_>)| {
         let idle = (at + 1).min(parts.len() - 1);
-        let blocks = beside(part.blocks().map(|block| hypercube(block, radix)));
+        let blocks = in_parallel(part.blocks().map(|block| hypercube(block, radix)));
         let together = if part.block == 1 { hypercube(part.members, radix) } else { blocks };
         [vec![PairRound::new(); idle], together].concat()
     };
-    let last = beside(parts.iter().enumerate().map(within));
+    let last = in_parallel(parts.iter().enumerate().map(within));
     let first = rounds.len() + 1 - parts.len();
     for (at, round) in last.into_iter().enumerate() {
         match rounds.get_mut(first + at) {
@@ -179,7 +179,7 @@ fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
 }
 
 /// Returns the rounds of several graphs of disjoint ranks in parallel; shorter ones wait at the end.
-fn beside(graphs: impl Iterator<Item = Vec<PairRound>>) -> Vec<PairRound> {
+fn in_parallel(graphs: impl Iterator<Item = Vec<PairRound>>) -> Vec<PairRound> {
     let mut together: Vec<PairRound> = Vec::new();
     for graph in graphs {
         together.resize(together.len().max(graph.len()), PairRound::new());

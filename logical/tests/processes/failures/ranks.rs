@@ -199,7 +199,7 @@ fn quits(world: &World, rank: usize) -> Result<()> {
             }
             std::process::exit(1);
         });
-        world.health().give_up("lost its data");
+        world.health().fail_self("lost its data");
         std::process::exit(1)
     })
 }

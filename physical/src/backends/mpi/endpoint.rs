@@ -157,7 +157,7 @@ impl MpiEndpoint {
                 Some((header, message)) => self.arrive(state, from, header, message),
                 None => {
                     state.gone[from] = true;
-                    self.health.blame(from, "sent bytes that are not of the hexagram protocol");
+                    self.health.report_failure(from, "sent bytes that are not of the hexagram protocol");
                 }
             }
         }

@@ -324,7 +324,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
                 FrameEvent::Damaged => {
                     let cause = "sent bytes that are not of the hexagram protocol";
                     state.streams[peer].ended = Some(cause.to_owned());
-                    self.identity.health.blame(peer, cause);
+                    self.identity.health.report_failure(peer, cause);
                 }
             }
         }

@@ -146,7 +146,7 @@ pub fn peers() -> Result<Vec<Vec<usize>>> {
 ///
 /// # Errors
 /// [`Error::Usage`] if it is not a queue of a GPU; [`Error::System`] if the driver refuses.
-pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
+pub(crate) fn same_device(queue: &Queue) -> Result<Queue> {
     let no_gpu = || Error::usage(format!("{} is not a GPU", queue.name()), "use a queue of a GPU");
     Cuda(Arc::clone(CudaQueue::of(queue).ok_or_else(no_gpu)?.gpu())).queue()
 }

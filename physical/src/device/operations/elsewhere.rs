@@ -56,7 +56,7 @@ pub(crate) fn weighted_sum(terms: &[(f64, Option<&ReadView>)], to: &mut WriteVie
     }
     let to = to.span();
     let spans = terms.iter().map(|(weight, term)| {
-        let span = term.map(|term| beside(term, &to)).transpose()?;
+        let span = term.map(|term| readable_span(term, &to)).transpose()?;
         Ok((*weight, span))
     });
     let terms = spans.collect::<Result<Vec<_>>>()?;
@@ -119,9 +119,9 @@ pub(crate) fn apply(kernel: &Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [
         && spans.iter().all(|span| span.queue() == first.queue())
         && let queue = first.queue()
         && let Some(queue) = queue.device()
-        && (reads.iter().all(|view| is_beside(view, first)) || queue.runs(&**kernel))
+        && (reads.iter().all(|view| is_readable(view, first)) || queue.runs(&**kernel))
     {
-        let operands = reads.iter().map(|view| beside(view, first)).collect::<Result<Vec<_>>>()?;
+        let operands = reads.iter().map(|view| readable_span(view, first)).collect::<Result<Vec<_>>>()?;
         let mut enqueued = false;
         enqueue_all(&spans, &operands, |queue| {
             enqueued = queue.run(kernel, operands.clone(), spans.clone());
@@ -200,7 +200,7 @@ impl WriteView {
 /// Enqueues work with one operand.
 fn with(from: &ReadView, to: &WriteView, kernel: impl FnOnce(&dyn DeviceQueue, Span, Span)) -> Result<()> {
     let to = to.span();
-    let from = beside(from, &to)?;
+    let from = readable_span(from, &to)?;
     let operand = from.clone();
     enqueue(&to, std::slice::from_ref(&operand), |queue, to| kernel(queue, from, to));
     Ok(())
@@ -229,15 +229,15 @@ pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Sp
 }
 
 /// Returns true if the queue of `to` can read a view in place.
-fn is_beside(view: &ReadView, to: &Span) -> bool {
+fn is_readable(view: &ReadView, to: &Span) -> bool {
     let from = view.span();
     let device = |span: &'_ Span| span.place().map(|(queue, _)| queue.device().to_owned());
     device(&from) == device(to)
 }
 
 /// Returns a span of a view that the queue of `to` can read: its own, or that of a copy.
-fn beside(view: &ReadView, to: &Span) -> Result<Span> {
-    if is_beside(view, to) {
+fn readable_span(view: &ReadView, to: &Span) -> Result<Span> {
+    if is_readable(view, to) {
         return Ok(view.span());
     }
     let copy = Buffer::zeroed_on(&to.queue(), view.dtype(), view.len())?;

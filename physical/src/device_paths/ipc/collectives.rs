@@ -114,7 +114,7 @@ pub(super) struct CollectiveTransfer {
 
 impl CollectiveTransfer {
     /// Returns the number of steps of which streams tell each other.
-    pub(super) fn told(&self) -> usize {
+    pub(super) fn announced_steps(&self) -> usize {
         if self.fingerprint.operation == OperationKind::AllReduce { 3 } else { 2 }
     }
 

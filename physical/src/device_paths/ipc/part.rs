@@ -156,7 +156,7 @@ pub(super) struct RankStep {
 impl RankStep {
     /// Returns the number of steps, equal on all ranks.
     pub(super) fn steps(&self) -> usize {
-        self.transfer.told() + 1
+        self.transfer.announced_steps() + 1
     }
 
     /// Enqueues all steps.
@@ -217,7 +217,7 @@ impl RankStep {
             _ => {
                 let place = match step {
                     1 => WaitPlace::IpcEntered,
-                    _ if step < self.transfer.told() => WaitPlace::IpcCombined,
+                    _ if step < self.transfer.announced_steps() => WaitPlace::IpcCombined,
                     _ => WaitPlace::IpcRead,
                 };
                 words.await_step(work, *last, place)?;
@@ -226,7 +226,7 @@ impl RankStep {
         }
         *last = last.wrapping_add(1);
         // Steps are counted alike on all ranks, and so is the one that only the own host hears of.
-        match step < self.transfer.told() {
+        match step < self.transfer.announced_steps() {
             true => words.tell_step(work, *last),
             false => words.note_step(work, *last),
         }

@@ -104,7 +104,7 @@ impl OperationInFlight {
         }
         let waiting_for = self.last_rank().map(|rank| health.peers()[rank].clone());
         let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, context };
-        health.give_up(&format!("gave up: {error}"));
+        health.fail_self(&format!("gave up: {error}"));
         Some(error)
     }
 

@@ -68,7 +68,7 @@ impl ForeignMemory {
 pub(super) fn reads_what_another_library_writes(trial: Trial) -> bool {
     let shared = ForeignMemory::new(&gpu(), 1.0);
     scale(&shared.theirs, trial.by);
-    shared.stream.let_wait(&shared.queue).unwrap();
+    shared.stream.make_queue_wait(&shared.queue).unwrap();
     is(&shared.ours, trial.by)
 }
 

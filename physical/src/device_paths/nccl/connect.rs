@@ -30,7 +30,7 @@ use std::time::Duration;
 pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     version()?;
     let host = site.transport;
-    let queue = cuda::beside(site.queue)?;
+    let queue = cuda::same_device(site.queue)?;
     let id = spread(&**host, site.limit)?;
     let world = GroupMembers::new(&(0..host.size()).collect(), host.rank())?;
     let comm = begin(site.queue, (host.rank(), host.size()), id)?;

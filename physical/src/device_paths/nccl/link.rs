@@ -108,7 +108,7 @@ impl SharedCommunicator {
     }
 
     /// Takes over another communicator of the same endpoint: the failure of one is that of both.
-    pub(super) fn beside(&self, comm: NcclComm) -> Self {
+    pub(super) fn same_endpoint(&self, comm: NcclComm) -> Self {
         let ground = (Arc::clone(&self.health), Arc::clone(&self.bell));
         let link = SharedCommunicator::new(comm, self.queue.clone(), ground, self.limit);
         SharedCommunicator { failure: Arc::clone(&self.failure), ..link }

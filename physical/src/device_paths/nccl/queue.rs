@@ -162,7 +162,7 @@ impl NcclPath {
         let place = (members.place(), members.count());
         let id = name.unwrap_or(UNKNOWN);
         let comm = begin(&self.queue, place, id)?;
-        let link = Arc::new(self.link.beside(comm));
+        let link = Arc::new(self.link.same_endpoint(comm));
         state.groups.push(GroupLink { members: members.clone(), link: Arc::clone(&link) });
         head.stage = CollectiveStage::Connecting(link);
         Ok(CollectiveStep::Moved)

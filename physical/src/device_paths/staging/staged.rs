@@ -202,7 +202,7 @@ impl Staged {
             ReceiveMode::Copy => view.copy_up(copy),
             ReceiveMode::AtMost => view.copy_up(copy.into_first(got.bytes)),
             ReceiveMode::Reduce(op) => {
-                let scratch = scratch.beside(&view)?;
+                let scratch = scratch.same_device(&view)?;
                 view.reduce_up(op, copy, scratch)?;
             }
         }
@@ -220,7 +220,7 @@ impl StagingScratch {
     const MOST: usize = 16;
 
     /// Returns at least as many elements as `view` has, on its queue.
-    fn beside(&mut self, view: &WriteView) -> Result<&Buffer> {
+    fn same_device(&mut self, view: &WriteView) -> Result<&Buffer> {
         let queue = view.queue();
         let alike = |buffer: &Buffer| buffer.dtype() == view.dtype() && buffer.queue() == queue;
         let place = match self.0.iter().position(alike) {

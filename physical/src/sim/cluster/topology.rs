@@ -151,7 +151,7 @@ impl Topology {
     /// with two hosts that are not connected.
     pub fn cluster(&self, between: LinkSpec, within: LinkSpec) -> Result<Cluster> {
         let hosts: Vec<HostSpec> = self.hosts(between, within);
-        let mut cluster = Cluster::apart(&hosts)?;
+        let mut cluster = Cluster::unlinked(&hosts)?;
         match self.shape {
             Some((line, shape)) => {
                 shape.connect(&hosts, &mut cluster).map_err(|error| in_line(line, error))?

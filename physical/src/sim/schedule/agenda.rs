@@ -21,7 +21,7 @@ pub(crate) fn from_seconds(seconds: f64) -> Nanoseconds {
 
 /// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
 /// from that order.
-pub(crate) fn apart(seed: u64) -> u64 {
+pub(crate) fn message_seed(seed: u64) -> u64 {
     mix(seed ^ 0x6d65_7373_6167_6573)
 }
 
@@ -149,9 +149,9 @@ mod tests {
             (0..1000).map(|_| draws.word()).collect()
         };
         for seed in 0..20 {
-            assert_ne!(apart(seed), apart(seed + 1));
+            assert_ne!(message_seed(seed), message_seed(seed + 1));
             let of_order = words(seed);
-            assert!(words(apart(seed)).iter().all(|word| !of_order.contains(word)), "{seed}");
+            assert!(words(message_seed(seed)).iter().all(|word| !of_order.contains(word)), "{seed}");
         }
     }
 

@@ -53,7 +53,7 @@ impl FaultPlan {
     }
 
     /// Returns text that describes the plan.
-    pub(super) fn told(&self, stage: &FaultStage) -> String {
+    pub(super) fn describe(&self, stage: &FaultStage) -> String {
         let FaultPlan { seed, ranks, hosts, .. } = self;
         let algorithm = &stage.algorithms[self.algorithm].spelling;
         let how = if self.is_hierarchical { ", hosts first" } else { "" };

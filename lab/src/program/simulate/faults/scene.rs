@@ -191,7 +191,7 @@ impl Play {
     }
 
     /// Returns lines about how the ranks have ended.
-    pub(super) fn told(&self) -> impl Iterator<Item = String> {
+    pub(super) fn describe(&self) -> impl Iterator<Item = String> {
         self.ends.iter().enumerate().map(|(rank, end)| match end {
             None => format!("rank {rank} has not ended\n"),
             Some(Ended { result: Ok(()), at }) => format!("rank {rank} finished at {at:?}\n"),

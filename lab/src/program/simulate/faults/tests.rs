@@ -74,7 +74,11 @@ fn first_wrong(seeds: impl Iterator<Item = u64>, flaw: Option<Flaw>) -> Option<(
         let found = attempt(&stage, &plan, flaw, &mut FaultCounts::default()).unwrap();
         (
             seed,
-            format!("{}{}", if found.is_empty() { String::new() } else { plan.told(&stage) }, found.concat()),
+            format!(
+                "{}{}",
+                if found.is_empty() { String::new() } else { plan.describe(&stage) },
+                found.concat()
+            ),
         )
     });
     wrong.find(|(_, told)| !told.is_empty())
@@ -91,7 +95,7 @@ fn what_has_found_a_defect_finds_none_any_more() {
         let stage = found.stage();
         let plan = found.plan();
         let found = attempt(&stage, &plan, None, &mut FaultCounts::default()).unwrap();
-        assert!(found.is_empty(), "{}{found:?}", plan.told(&stage));
+        assert!(found.is_empty(), "{}{found:?}", plan.describe(&stage));
     }
 }
 
@@ -107,7 +111,7 @@ fn a_seed_is_replayed_with_its_algorithm_named_whatever_others_there_are() {
             "{again}"
         );
         let alone = FaultStage::new(synchronous(&Registry::built_in(), &named.spelling).unwrap()).unwrap();
-        assert_eq!(FaultPlan::drawn(seed, &alone).told(&alone), plan.told(&stage));
+        assert_eq!(FaultPlan::drawn(seed, &alone).describe(&alone), plan.describe(&stage));
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn verdict(plan: &FaultPlan, play: &Play, reference: Arc<Vec<Hashes>>
             Some(end) if plan.end_of(rank).is_some_and(|dead| dead <= end.at) => {}
             Some(end) => {
                 found.extend(blame(plan, rank, end).filter(|_| !is_left_alone(play, end)));
-                found.extend(apart(rank, &play.replicas[rank], &reference[rank]));
+                found.extend(describe_divergence(rank, &play.replicas[rank], &reference[rank]));
             }
         }
     }
@@ -68,7 +68,7 @@ fn named(text: &str) -> Vec<usize> {
 }
 
 /// Returns the first step after which a replica differs from the expected one.
-fn apart(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
+fn describe_divergence(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
     let step = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
     Some(format!("the replica of rank {rank} is apart after step {}\n", step + 1))
 }

@@ -69,10 +69,10 @@ impl<T: DeviceTensor> Exchange<T> {
     /// Lets the queue wait for the framework's work so far.
     ///
     /// # Errors
-    /// As [`ForeignStream::let_wait`].
+    /// As [`ForeignStream::make_queue_wait`].
     pub fn receive(&self) -> Result<()> {
         self.drop_returned();
-        self.stream.let_wait(&self.queue)
+        self.stream.make_queue_wait(&self.queue)
     }
 
     /// Returns a tensor as a buffer of the queue. It is kept as long as work of ours uses it.

@@ -197,16 +197,16 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`Buffer::zeroed_on`].
-    pub fn beside(&self, dtype: DType, len: usize) -> Result<Buffer> {
+    pub fn zeroed_same_device(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Buffer::zeroed_on(&self.queue(), dtype, len)
     }
 
     /// Returns a copy of the elements, in memory of the same kind, on the same queue.
     ///
     /// # Errors
-    /// As [`Buffer::beside`] and [`Buffer::read`].
+    /// As [`Buffer::zeroed_same_device`] and [`Buffer::read`].
     pub fn copied(&self) -> Result<Buffer> {
-        let copy = self.beside(self.dtype(), self.len())?;
+        let copy = self.zeroed_same_device(self.dtype(), self.len())?;
         copy.write_all()?.copy_from(&self.read_all()?)?;
         Ok(copy)
     }

@@ -316,7 +316,7 @@ fn the_end_of_a_copy_ends_the_park() {
 /// Keeps the queue of `x` busy until the test also reaches the barrier.
 fn keep_busy(x: &Buffer) -> Arc<Barrier> {
     let busy = Arc::new(Barrier::new(2));
-    let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());
+    let [from, to] = [DType::F32, DType::U8].map(|dtype| x.zeroed_same_device(dtype, 1).unwrap());
     let work = Waiting(Arc::clone(&busy));
     to.write_all().unwrap().encode(&work, &from.read_all().unwrap(), 0).unwrap().unwrap();
     busy
