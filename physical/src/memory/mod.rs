@@ -10,12 +10,12 @@
 //! of the views do the work on it (see [`crate::device`]), and access from the program copies down, and back.
 
 pub(crate) mod boolean;
+pub(crate) mod deferred_drop;
 pub mod dtype;
 mod elements;
 pub mod hash;
 pub(crate) mod landing;
 mod lend;
-pub(crate) mod put_off;
 mod span;
 mod view;
 
@@ -165,7 +165,7 @@ impl Drop for BufferMemory {
         | MemoryOwner::Shared { _keeper: keeper, .. }
         | MemoryOwner::Constant { _owner: keeper } = &self.owner
         {
-            put_off::keep(keeper);
+            deferred_drop::keep(keeper);
         }
         if let MemoryOwner::Heap(layout) = self.owner
             && layout.size() > 0

@@ -13,19 +13,19 @@ mod arithmetic;
 pub(crate) mod driver;
 pub(crate) mod enqueue;
 pub(crate) mod gpu;
+mod kernel_error;
 mod kinds;
 mod launch;
 mod memory;
 mod pool;
 mod queue;
-mod refusal;
 pub(crate) mod streams;
 
 pub use driver::devices::Description;
 pub(crate) use queue::CudaQueue;
 pub use streams::exchange::{DeviceTensor, Exchange};
+pub(crate) use streams::failure_watch::FailureWatch;
 pub use streams::foreign::{ForeignStream, raw_stream};
-pub(crate) use streams::watch::FailureWatch;
 
 use super::{Device, Queue};
 use crate::error::{Error, Result};

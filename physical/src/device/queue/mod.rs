@@ -24,7 +24,7 @@
 
 pub(super) mod meanwhile;
 pub(super) mod order;
-pub(super) mod place;
+pub(super) mod sync_point;
 pub(super) mod timestamp;
 pub(super) mod waiting;
 

@@ -1,6 +1,6 @@
 //! Order of the work of several queues on one memory.
 
-use super::place::{WaitPlace, at};
+use super::sync_point::{WaitPlace, at};
 use super::{DeviceQueue, Event};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,10 +1,10 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
+use super::failure_watch::PendingFailure;
 use super::stream::CudaStream;
-use super::watch::PendingFailure;
 use crate::device::cuda::driver::handle::{EventHandle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::refusal::RefusalSnapshot;
+use crate::device::cuda::kernel_error::RefusalSnapshot;
 use crate::device::{Event, Failure};
 use crate::error::Result;
 use crate::runtime;

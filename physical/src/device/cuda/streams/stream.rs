@@ -6,15 +6,15 @@
 //! this stream, through the memory that it writes; the sweeper breaks such cycles.
 
 use super::event::{CudaEvent, Known, OneShotBell, RecordedEvent};
+use super::failure_watch::PendingFailures;
 use super::sweeper::InFlight;
-use super::watch::PendingFailures;
 use crate::device::cuda::driver::handle::StreamHandle;
 use crate::device::cuda::gpu::Gpu;
+use crate::device::cuda::kernel_error::Refusals;
 use crate::device::cuda::memory::DeviceAllocation;
-use crate::device::cuda::refusal::Refusals;
 use crate::device::{Event, Failure, WaitPlace, at};
 use crate::error::Result;
-use crate::memory::put_off;
+use crate::memory::deferred_drop;
 use crate::waiting::deadline;
 use crate::waiting::lock::lock;
 use cudarc::driver::sys;
@@ -263,7 +263,7 @@ impl CudaStream {
         let marks = tail.marks.partition_point(|mark| mark.number <= number);
         let marks: Vec<Arc<RecordedEvent>> = tail.marks.drain(..marks).collect();
         drop(tail);
-        let keepers = put_off::collect(|| drop((held, marks)));
+        let keepers = deferred_drop::collect(|| drop((held, marks)));
         self.released.fetch_max(number, Ordering::Release);
         drop((releasing, over));
         // They run code of other libraries.

@@ -6,8 +6,8 @@
 //! of [watched](crate::device::cuda::Watch) work: it neither calls the driver nor drops values that may call it. Without work in
 //! flight both sleep. They end before the process does.
 
-use super::rounds::PollLoop;
-use super::watch::WatchedWork;
+use super::failure_watch::WatchedWork;
+use super::poll_loop::PollLoop;
 use crate::error::{Error, Result};
 use crate::waiting::lock::lock;
 use std::cell::Cell;

@@ -5,7 +5,7 @@
 
 use crate::device::codec::{Codec, CodecError};
 use crate::device::queue::host_memory;
-use crate::device::queue::place::WaitPlace;
+use crate::device::queue::sync_point::WaitPlace;
 use crate::device::queue::waiting::synchronize;
 use crate::device::{DeviceQueue, Event, Kernel, host};
 use crate::error::{Error, Result};
