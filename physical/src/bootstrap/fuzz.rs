@@ -6,7 +6,7 @@ use super::handshake::message::MessageReader;
 use super::handshake::pending::PendingConnection;
 use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::meeting::peer_info::PeerTable;
-use super::sockets::opening::DialRequest;
+use super::sockets::dial::DialRequest;
 use super::variables::Placement;
 use crate::backends::backend;
 use std::io::{self, Read, Write};

@@ -5,7 +5,7 @@ use super::handshake::message::{LENGTH, MessageWriter};
 use super::handshake::tests::fixed_greeting;
 use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::meeting::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
-use super::sockets::opening::DialRequest;
+use super::sockets::dial::DialRequest;
 use crate::control::seeds as control_seeds;
 use crate::error::Peer;
 use crate::testing::fuzzing::tests::Seed;

@@ -3,7 +3,7 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only suspect failures (a closed socket, a silent ring); the monitors of the processes decide.
 
-use super::waits::{Missing, Waits};
+use super::wait_graph::{Missing, Waits};
 use crate::bootstrap::exhausted;
 use crate::error::{Error, ErrorContext, Peer, Result, Straggler};
 use crate::runtime::{self, Instant};

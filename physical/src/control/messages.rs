@@ -13,7 +13,7 @@
 //! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of
 //! the world, and a list grows only as its elements are decoded.
 
-use super::waits::{Missing, MissingRanks, PendingWait};
+use super::wait_graph::{Missing, MissingRanks, PendingWait};
 use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::hosts::Locality;
 use crate::transport::fingerprint::Fingerprint;

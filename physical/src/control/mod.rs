@@ -19,7 +19,7 @@ pub mod health;
 mod messages;
 mod monitor;
 mod stream;
-pub(crate) mod waits;
+pub(crate) mod wait_graph;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use messages::fuzz as fuzz_message;

@@ -5,7 +5,7 @@ use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::meeting::peer_info::PeerTable;
 use crate::control::health::Health;
 use crate::error::Error;
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! to run here, so that the thread yields instead of spinning. A thread that communicates alongside a computing one
 //! ([`beside_computation`]) frees the core immediately: spinning would take time from the computation.
 
-use super::patience::patience;
+use super::spin_budget::patience;
 use super::stopwatch::Stopwatch;
 use crate::runtime;
 use crate::transport::{Bell, Transport};

@@ -19,7 +19,7 @@ use crate::transport::Backend;
 use crate::transport::ranks::MAX_RANKS;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
 use crate::waiting::deadline;
-use crate::waiting::patience::patience;
+use crate::waiting::spin_budget::patience;
 use channels::Channels;
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;

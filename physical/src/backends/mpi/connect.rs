@@ -21,7 +21,7 @@ use crate::transport::native::Check;
 use crate::transport::{
     Backend, Fabric, Introduction, Membership, Prepared, Site, Traffic, Transport, TransportKind,
 };
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use crate::waiting::stopwatch::Stopwatch;
 use crate::world::JoinOptions;
 use mpi::ffi;

@@ -12,8 +12,8 @@ use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::bootstrap::Accept;
 use crate::bootstrap::handshake::message::{MessageReader, MessageWriter};
 use crate::bootstrap::sockets::data_listener::DataListener;
+use crate::bootstrap::sockets::dial::{Dial, DialRequest, STEP_TIMEOUT};
 use crate::bootstrap::sockets::listeners::{BindError, Listeners};
-use crate::bootstrap::sockets::opening::{Dial, DialRequest, STEP_TIMEOUT};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use crate::transport::{

@@ -10,7 +10,7 @@ use crate::transport::{
     Bell, HEADER_BYTES, Label, ReceiveMode, Received, SharedPages, Source, Tally, Ticket, Transport,
     TransportKind,
 };
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -19,8 +19,8 @@
 //! rendezvous for all, since the job could never be complete.
 
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
-use super::occupant::{Occupant, describe_missing_greeting};
 use super::peer_info::{JoinRequest, PeerTable};
+use super::port_conflict::{Occupant, describe_missing_greeting};
 use super::registered;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::message::malformed;

@@ -13,8 +13,8 @@
 //!
 //! A call for the socket [`DialRequest::NONE`] only tests whether a connection is possible. It ends with the welcome.
 
+use super::dial::{Dial, DialRequest, TICK, WELCOME};
 use super::listeners::Accept;
-use super::opening::{Dial, DialRequest, TICK, WELCOME};
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::pending::Authenticated;
 use crate::bootstrap::meeting::peer_info::PeerTable;

@@ -2,7 +2,7 @@
 
 use super::descriptors::{receive_whole, send};
 use super::region::{REGION_HEADER, Region, check_header, region_header};
-use crate::bootstrap::sockets::opening::Dial;
+use crate::bootstrap::sockets::dial::Dial;
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use std::io;

@@ -3,8 +3,8 @@
 use super::broadcast::send_to_all;
 use super::join::{ControlStreams, DIED};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
-use super::lead::JoinFailure;
 use super::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
+use super::rendezvous_leader::JoinFailure;
 use crate::bootstrap::exhausted;
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::message::MessageReader;

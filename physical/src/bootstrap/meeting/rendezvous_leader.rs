@@ -5,8 +5,8 @@
 
 use super::join::{ControlStreams, peer_failed};
 use super::join_messages::LeaderMessage;
+use super::joined_ranks::JoinedRanks;
 use super::peer_info::{JoinRequest, PeerTable, TransportLimits};
-use super::registry::JoinedRanks;
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::message::MessageWriter;
 use crate::bootstrap::handshake::secret::Secret;
