@@ -5,7 +5,7 @@
 //! are messages of the host's transport under the label of the operation: one that another rank sends under another label
 //! is a mismatch there, and one that does not come is missed.
 
-use super::notice::{Contribution, NOTICE, ORDER, read_number};
+use super::contribution::{Contribution, NOTICE, ORDER, read_number};
 use super::order::{TurnOrder, TurnTicket};
 use crate::error::Result;
 use crate::memory::Buffer;

@@ -9,9 +9,9 @@
 
 use super::combine;
 use super::combine::CombinationOrder;
+use super::contribution::Contribution;
 use super::memory::{ExportedMemory, Exports, Imports, of_this_process};
-use super::notice::Contribution;
-use super::words::SyncPages;
+use super::sync_pages::SyncPages;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;

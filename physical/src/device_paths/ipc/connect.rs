@@ -5,7 +5,7 @@ use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
 use super::meeting::JointEnqueue;
 use super::messages::outbox;
-use super::words::SyncPages;
+use super::sync_pages::SyncPages;
 use crate::device::cuda::CudaQueue;
 use crate::device_paths::path::{DevicePath, PathContext};
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use super::collectives::EndpointReach;
 use super::meeting::{JointEnqueue, Participation};
 use super::messages::Messages;
 use super::order::TurnOrder;
-use super::part::PreparedStep;
+use super::rank_step::PreparedStep;
 use super::{agreement, order};
 use crate::device::{Event, ProgressFn, Queue, WaitPlace, at, go_on, go_on_meanwhile};
 use crate::device_paths::path::{DevicePath, MessagePath};

@@ -13,7 +13,7 @@
 //! Then the first wait of all that are enqueued and not over is over soon, however streams are shared. Ranks of other
 //! processes have work queues of their own.
 
-use super::part::RankStep;
+use super::rank_step::RankStep;
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::waiting::doorbell::Bell;

@@ -5,7 +5,7 @@
 //! and all its buffers are gone.
 
 use super::collectives::clear_away;
-use super::notice::{Contribution, HANDLE};
+use super::contribution::{Contribution, HANDLE};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::{Allocation, Queue};

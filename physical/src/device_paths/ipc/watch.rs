@@ -5,7 +5,7 @@
 //! hears of it later, the mark that was written before the release tells it so.
 
 use super::collectives::EndpointReach;
-use super::words::has_come;
+use super::sync_pages::has_come;
 use crate::device::Queue;
 use crate::device::cuda::{CudaQueue, FailureWatch};
 use crate::error::{Error, ErrorContext};

@@ -1,7 +1,7 @@
 //! NCCL communicators before they are ready: their names, and how they are connected.
 
-use super::ending::{FAREWELL, Teardown};
 use super::link::TICK;
+use super::teardown::{FAREWELL, Teardown};
 use super::translation::explained;
 use crate::control::health::Health;
 use crate::device::Queue;

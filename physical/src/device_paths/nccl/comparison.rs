@@ -11,8 +11,8 @@
 use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
 use super::queue::NcclOperation;
-use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::PendingNumbers;
+use crate::device_paths::path::control_message;
+use crate::device_paths::path::control_message::PendingNumbers;
 use crate::error::Result;
 use crate::transport::{Label, Source, Transport};
 use nccl_rs::UniqueId;
@@ -99,7 +99,7 @@ impl NcclPath {
         }
         let label = Label { tag: label.tag.at_step(COMPARISON + round as usize)?, ..*label };
         let numbers = name.map_or_else(Vec::new, |name| to_numbers(&name).to_vec());
-        sent.push(mail::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
+        sent.push(control_message::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
         let from = Source::Rank(members.before(round));
         let mail = PendingNumbers::expect(&*self.host, from, label, numbers.len())?;
         Ok(Compared::Next(Comparison { round, name, mail }))

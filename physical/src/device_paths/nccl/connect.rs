@@ -7,7 +7,7 @@ use super::link::SharedCommunicator;
 use super::members::GroupMembers;
 use super::translation::version;
 use crate::device::cuda;
-use crate::device_paths::path::{DevicePath, PathContext, mail};
+use crate::device_paths::path::{DevicePath, PathContext, control_message};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
@@ -53,7 +53,7 @@ pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
 /// Returns the name that rank 0 has drawn, and told all others.
 fn spread(host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
     let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, UniqueId::SIZE);
-    let label = Label { fingerprint, ..mail::label(1, 0)? };
+    let label = Label { fingerprint, ..control_message::label(1, 0)? };
     let poison = Poison::default();
     let terms = OperationContext { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);

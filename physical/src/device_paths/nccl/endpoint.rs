@@ -1,12 +1,12 @@
 //! The path of one endpoint, from the post of a collective to the stream.
 
-use super::ending::FAREWELL;
 use super::link;
 use super::link::SharedCommunicator;
 use super::members::GroupMembers;
 use super::queue::{CollectiveStep, GroupLink, NcclOperation};
+use super::teardown::FAREWELL;
 use crate::device::{ProgressFn, go_on_meanwhile};
-use crate::device_paths::path::{DevicePath, MessagePath, mail};
+use crate::device_paths::path::{DevicePath, MessagePath, control_message};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::transport::native::Collectives;
@@ -116,7 +116,7 @@ impl NcclPath {
         let NcclState { tickets, enqueued, .. } = state;
         let mut failed = Ok(());
         enqueued.retain_mut(|operation| {
-            operation.sent.retain(|sent| match mail::is_sent(&*self.host, *sent) {
+            operation.sent.retain(|sent| match control_message::is_sent(&*self.host, *sent) {
                 Ok(is_sent) => !is_sent,
                 Err(error) => {
                     failed = Err(error);

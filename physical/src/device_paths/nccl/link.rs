@@ -8,7 +8,7 @@
 //! device is done with it.
 
 use super::communicator::NcclComm;
-use super::ending::Teardown;
+use super::teardown::Teardown;
 use super::translation::explained;
 use crate::control::health::{GRACE, Health};
 use crate::device::cuda::enqueue::enqueue;

@@ -14,10 +14,10 @@
 mod attach;
 #[cfg(any(test, feature = "cuda"))]
 mod choice;
+#[cfg(feature = "cuda")]
+pub(crate) mod control_message;
 #[cfg(any(test, feature = "cuda"))]
 mod exchange;
-#[cfg(feature = "cuda")]
-pub(crate) mod mail;
 #[cfg(test)]
 pub(crate) mod tests;
 mod wish;

@@ -13,11 +13,11 @@
 
 pub(super) mod outbox;
 
+use super::contribution::Contribution;
 use super::endpoint::{EndpointState, IpcEndpoint};
-use super::notice::Contribution;
 use crate::device::Queue;
-use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::PendingNumbers;
+use crate::device_paths::path::control_message;
+use crate::device_paths::path::control_message::PendingNumbers;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, ReceiveMode, Received, Source, Ticket};
@@ -124,8 +124,12 @@ impl IpcEndpoint {
         let number = messages.announced[to];
         messages.announced[to] += 1;
         let mail = vec![self.tell(to, label, &[bytes as u64, number])?];
-        let reply =
-            PendingNumbers::expect(&*self.transport, Source::Rank(to), mail::label(REPLIES, REPLY)?, REPLY)?;
+        let reply = PendingNumbers::expect(
+            &*self.transport,
+            Source::Rank(to),
+            control_message::label(REPLIES, REPLY)?,
+            REPLY,
+        )?;
         messages.replies.push((to, reply));
         messages.sending.push(Sending { ticket, label, to, number, view: Some(view), mail, bytes });
         Ok(())
@@ -150,7 +154,7 @@ impl IpcEndpoint {
     }
 
     fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
-        mail::post(&*self.transport, &self.tally, to, label, numbers)
+        control_message::post(&*self.transport, &self.tally, to, label, numbers)
     }
 
     /// Goes on with all messages; returns true if any has moved.
@@ -197,8 +201,8 @@ impl IpcEndpoint {
             return Err(receiving.label.wrong_size(bytes, room, peer));
         }
         receiving.got = Received { peer: from, bytes: bytes as usize };
-        receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
-        let label = mail::label(NOTICES, NOTICE)?;
+        receiving.mail.push(self.tell(from, control_message::label(REPLIES, REPLY)?, &[number])?);
+        let label = control_message::label(NOTICES, NOTICE)?;
         notices.push((from, PendingNumbers::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
         receiving.stage = ReceiveStage::Replied { number };
         Ok(true)
@@ -231,7 +235,7 @@ impl IpcEndpoint {
         // After the copy is enqueued, so that nothing before it is left out.
         let numbers = [number, position.number.into(), self.order.begun()];
         let numbers: Vec<u64> = numbers.into_iter().chain(position.notice.to_numbers()).collect();
-        let notice = self.tell(to, mail::label(NOTICES, NOTICE)?, &numbers)?;
+        let notice = self.tell(to, control_message::label(NOTICES, NOTICE)?, &numbers)?;
         state.messages.sending[at].mail.push(notice);
         Ok(())
     }
@@ -332,7 +336,7 @@ impl IpcEndpoint {
     /// Returns true once this mail is out.
     fn are_out(&self, mail: &mut Vec<Ticket>) -> Result<bool> {
         while let Some(last) = mail.last() {
-            if !mail::is_sent(&*self.transport, *last)? {
+            if !control_message::is_sent(&*self.transport, *last)? {
                 return Ok(false);
             }
             mail.pop();

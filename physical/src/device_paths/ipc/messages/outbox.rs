@@ -6,10 +6,10 @@
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
 use crate::device::{Queue, go_on};
 use crate::device_paths::ipc::collectives::{EndpointReach, copy};
+use crate::device_paths::ipc::contribution::Contribution;
 use crate::device_paths::ipc::memory::RegisteredMemory;
-use crate::device_paths::ipc::notice::Contribution;
+use crate::device_paths::ipc::sync_pages::has_come;
 use crate::device_paths::ipc::watch::{AwaitedWords, OperationInFlight};
-use crate::device_paths::ipc::words::has_come;
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::runtime;

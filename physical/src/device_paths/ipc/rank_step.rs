@@ -8,8 +8,8 @@
 //! | done, for the own host only | waits for the last step of all |
 
 use super::collectives::{CollectiveTransfer, EndpointReach, copy};
+use super::contribution::Contribution;
 use super::memory::{ExportedMemory, RegisteredMemory, registered};
-use super::notice::Contribution;
 use super::watch::{AwaitedWords, OperationInFlight};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
