@@ -4,7 +4,7 @@
 pub(crate) mod ipc;
 #[cfg(test)]
 #[cfg(feature = "cuda")]
-pub(crate) mod left_out_waits;
+pub(crate) mod missing_sync;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 pub(crate) mod path;

@@ -1,7 +1,7 @@
 //! The places in this library at which a stream is let wait, by name.
 //!
 //! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
-//! of the tests leaves out what is waited for there, and `left_out_waits` has a program for each that goes wrong then.
+//! of the tests leaves out what is waited for there, and `missing_sync` has a program for each that goes wrong then.
 
 /// Declares the places.
 macro_rules! places {
@@ -68,7 +68,7 @@ places! {
 #[inline]
 pub(crate) fn at<R>(place: WaitPlace, wait: impl FnOnce() -> R) -> R {
     #[cfg(all(test, feature = "cuda"))]
-    let _named = crate::device_paths::left_out_waits::Named::new(place);
+    let _named = crate::device_paths::missing_sync::Named::new(place);
     #[cfg(not(all(test, feature = "cuda")))]
     let _ = place;
     wait()

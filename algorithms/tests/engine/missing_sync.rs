@@ -42,7 +42,7 @@ fn leave_out(algorithm: &str, wait: usize) -> Consequence {
 
 fn leave_out_once(algorithm: &str, wait: usize, seed: u64) -> Consequence {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "engine::left_out_waits::trains_as_on_the_host", "--ignored", "--nocapture"]);
+    command.args(["--exact", "engine::missing_sync::trains_as_on_the_host", "--ignored", "--nocapture"]);
     command.env("HEXAGRAM_FAKE_CUDA", format!("seed={seed},delay=8000000,skip_wait={wait}"));
     let ended = command.env(ALGORITHM, algorithm).env("HEXAGRAM_TEST_DEVICE", "cuda").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);

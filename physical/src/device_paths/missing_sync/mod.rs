@@ -132,7 +132,7 @@ fn end_wrong() -> ! {
 /// Returns the output of a place's process if nothing was wrong without its waits, or something with them.
 fn unnoticed(place: WaitPlace) -> Option<String> {
     let mut command = Command::new(env::current_exe().unwrap());
-    let test = "device_paths::left_out_waits::goes_wrong_without_a_wait";
+    let test = "device_paths::missing_sync::goes_wrong_without_a_wait";
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
     command.env(PLACE, format!("{place:?}")).env("HEXAGRAM_FAKE_CUDA", "devices=2");
     let ended = command.output().unwrap();
