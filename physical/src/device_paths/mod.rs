@@ -1,5 +1,6 @@
 //! How the memory of devices travels between ranks: through the host, between processes of one host, or by NCCL.
 
+pub(crate) mod device_path;
 #[cfg(feature = "cuda")]
 pub(crate) mod ipc;
 #[cfg(test)]
@@ -7,5 +8,4 @@ pub(crate) mod ipc;
 pub(crate) mod missing_sync;
 #[cfg(feature = "cuda")]
 pub mod nccl;
-pub(crate) mod path;
 pub(crate) mod staging;

@@ -1,7 +1,7 @@
 //! Endpoint of one rank of a simulated cluster: passes its messages to the wires, matches arrived messages with
 //! receives and lands them.
 
-use super::mail::BoxNumber;
+use super::mailbox::BoxNumber;
 use super::network::parcels::{MessageContent, SimulatedMessage};
 use super::operations::{EndpointOperations, OperationDirection};
 use super::schedule::Simulator;

@@ -17,7 +17,7 @@
 mod cluster;
 mod connect;
 mod endpoint;
-mod mail;
+mod mailbox;
 mod network;
 mod operations;
 mod phantom;

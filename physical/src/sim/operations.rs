@@ -1,6 +1,6 @@
 //! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
-use super::mail::DeliveredMail;
+use super::mailbox::DeliveredMail;
 use super::network::parcels::SimulatedMessage;
 use crate::error::Result;
 use crate::transport::matching::Matcher;

@@ -9,7 +9,7 @@ use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
 use crate::control::health::HeartbeatOptions;
-use crate::device_paths::path::PathPreference;
+use crate::device_paths::device_path::PathPreference;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::transport::TransportKind;

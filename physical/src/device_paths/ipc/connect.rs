@@ -7,7 +7,7 @@ use super::meeting::JointEnqueue;
 use super::messages::outbox;
 use super::sync_pages::SyncPages;
 use crate::device::cuda::CudaQueue;
-use crate::device_paths::path::{DevicePath, PathContext};
+use crate::device_paths::device_path::{DevicePath, PathContext};
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 use std::rc::Rc;

@@ -8,7 +8,7 @@ use super::order::TurnOrder;
 use super::rank_step::PreparedStep;
 use super::{agreement, order};
 use crate::device::{Event, ProgressFn, Queue, WaitPlace, at, go_on, go_on_meanwhile};
-use crate::device_paths::path::{DevicePath, MessagePath};
+use crate::device_paths::device_path::{DevicePath, MessagePath};
 use crate::error::{Error, Result};
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};

@@ -11,8 +11,8 @@
 use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
 use super::queue::NcclOperation;
-use crate::device_paths::path::control_message;
-use crate::device_paths::path::control_message::PendingNumbers;
+use crate::device_paths::device_path::control_message;
+use crate::device_paths::device_path::control_message::PendingNumbers;
 use crate::error::Result;
 use crate::transport::{Label, Source, Transport};
 use nccl_rs::UniqueId;

@@ -7,7 +7,7 @@ use super::link::SharedCommunicator;
 use super::members::GroupMembers;
 use super::translation::version;
 use crate::device::cuda;
-use crate::device_paths::path::{DevicePath, PathContext, control_message};
+use crate::device_paths::device_path::{DevicePath, PathContext, control_message};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;

@@ -6,7 +6,7 @@ use super::members::GroupMembers;
 use super::queue::{CollectiveStep, GroupLink, NcclOperation};
 use super::teardown::FAREWELL;
 use crate::device::{ProgressFn, go_on_meanwhile};
-use crate::device_paths::path::{DevicePath, MessagePath, control_message};
+use crate::device_paths::device_path::{DevicePath, MessagePath, control_message};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::transport::native::Collectives;

@@ -15,8 +15,8 @@
 mod staged;
 
 #[cfg(feature = "cuda")]
-use super::path;
-use super::path::{Attached, DevicePath, MessagePath};
+use super::device_path;
+use super::device_path::{Attached, DevicePath, MessagePath};
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::error::Result;
@@ -295,7 +295,7 @@ impl Transport for Staging {
         }
         #[cfg(feature = "cuda")]
         if self.attached.get().is_none() {
-            let attached = path::attach(&self.transport, &self.traffic, queue, limit)?;
+            let attached = device_path::attach(&self.transport, &self.traffic, queue, limit)?;
             // No other code has set it in between.
             attached.into_iter().for_each(|attached| drop(self.attached.set(attached)));
         }

@@ -9,14 +9,14 @@
 
 pub(super) mod agenda;
 mod bells;
+mod datagrams;
 mod faults;
 pub(super) mod fiber;
 pub(super) mod job;
-mod mail;
 mod runtime;
 
 use super::cluster::fault::Fault;
-use super::mail::{BoxNumber, DeliveredMail};
+use super::mailbox::{BoxNumber, DeliveredMail};
 use super::network::parcels::SimulatedMessage;
 use super::network::rates::Rates;
 use super::network::wires::{Flaw, MessageEvent, Wires};

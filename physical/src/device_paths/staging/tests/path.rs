@@ -1,7 +1,7 @@
 //! Views of devices go by the path that the ranks have; those of the host never do.
 
 use super::*;
-use crate::device_paths::path::tests::Carrier;
+use crate::device_paths::device_path::tests::Carrier;
 use crate::device_paths::staging::Staging;
 
 /// An end whose endpoint has a path.
@@ -12,7 +12,7 @@ fn end(world: &World, queues: Vec<Queue>) -> (End, Rc<Carrier>) {
     let transport = Staging::with_path(
         transport,
         &device,
-        Rc::clone(&path) as Rc<dyn crate::device_paths::path::DevicePath>,
+        Rc::clone(&path) as Rc<dyn crate::device_paths::device_path::DevicePath>,
     );
     let end = End { transport, poison: Poison::default(), queues, sequence: 0 };
     (end, path)

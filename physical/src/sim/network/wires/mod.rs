@@ -14,7 +14,7 @@ use crate::memory::hash;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::cluster::link::LinkSpec;
-use crate::sim::mail::{BoxNumber, Mailboxes, RankMailbox};
+use crate::sim::mailbox::{BoxNumber, Mailboxes, RankMailbox};
 use crate::sim::schedule::ScheduledEvent;
 use crate::sim::schedule::agenda::{Agenda, Nanoseconds, RandomDraws, nanoseconds};
 use crate::sim::sockets::Datagram;
