@@ -1,6 +1,6 @@
 //! All-to-all: every rank sends a different block to every rank.
 
-use super::share::{blocks, check_dtypes, free_to_read, free_to_write};
+use super::chunk::{blocks, check_dtypes, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Error, Primitive, ReceiveMode};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 

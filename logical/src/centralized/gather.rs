@@ -1,6 +1,6 @@
 //! Gather: one rank gets the buffers of all ranks.
 
-use super::share::{block, check_blocks, free_to_read, free_to_write};
+use super::chunk::{block, check_blocks, free_to_read, free_to_write};
 use crate::{Buffer, Call, Communicator, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 

@@ -10,7 +10,7 @@
 //!
 //! Ranks beyond the largest power of two first send their buffer to a rank below it, and get the result at the end.
 
-use super::share::chunk;
+use super::chunk::chunk;
 use crate::{Buffer, Call, Communicator, ReceiveMode, ReduceOp, Result};
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Reduce: one rank gets the reduction of all buffers.
 
-use super::share::{chunk, free_to_write, pieces};
+use super::chunk::{chunk, free_to_write, pieces};
 use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;

@@ -6,7 +6,7 @@
 //! chunk r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are divided into segments that are forwarded
 //! individually, so that a rank receives, reduces and sends at the same time, and does not wait for a whole chunk.
 
-use super::share::{TAGS, chunk};
+use super::chunk::{TAGS, chunk};
 use crate::{Buffer, Call, Communicator, DType, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;

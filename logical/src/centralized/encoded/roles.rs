@@ -3,7 +3,7 @@
 
 use super::segments::{ChunkSegment, Stages};
 use super::{WORKER_NAMES, entry, weight};
-use crate::centralized::share::chunk;
+use crate::centralized::chunk::chunk;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Call, Communicator, Part, ReduceOp, Result};
 use std::ops::Range;

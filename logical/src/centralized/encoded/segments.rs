@@ -12,7 +12,7 @@
 //! While segment s + 2·LAG is contributed, s + LAG is combined and s is finished, so that encoding, both directions
 //! of the network and decoding overlap. Messages may be shorter than announced: only the sender knows their size.
 
-use super::super::share::{TAGS, block, chunk};
+use super::super::chunk::{TAGS, block, chunk};
 use crate::{Buffer, Call, Communicator, DType, Part, ReceiveMode, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::Operation;

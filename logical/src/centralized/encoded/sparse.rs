@@ -1,8 +1,8 @@
 //! All-reduce of few numbers: every rank gets the messages of all ranks, and adds them.
 
 use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
+use crate::centralized::chunk::block;
 use crate::centralized::free_to_write;
-use crate::centralized::share::block;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Part, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};

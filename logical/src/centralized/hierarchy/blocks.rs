@@ -1,7 +1,7 @@
 //! Hierarchical collectives of blocks, one for each rank: all-gather and reduce-scatter.
 
 use super::{Hierarchy, LEADER, summing};
-use crate::centralized::share::{block, check_blocks, free_to_read, free_to_write};
+use crate::centralized::chunk::{block, check_blocks, free_to_read, free_to_write};
 use crate::{Buffer, Call, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 

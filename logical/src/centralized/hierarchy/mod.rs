@@ -25,8 +25,8 @@
 
 mod blocks;
 
+use super::chunk::free_to_write;
 use super::encoded::{scatter_gather, vote};
-use super::share::free_to_write;
 use crate::codec::LinearCodec;
 use crate::communicator::HostGroups;
 use crate::encoding::Encoding;

@@ -4,7 +4,7 @@
 use super::roles::EncodedRoles;
 use super::scatter_gather::{check, fingerprint};
 use super::{entry, segments};
-use crate::centralized::share::chunk;
+use crate::centralized::chunk::chunk;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, Primitive, ReduceOp};
 

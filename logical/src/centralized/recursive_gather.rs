@@ -5,7 +5,7 @@
 //! multiport message-passing systems", 1997): in round k rank r sends its first 2ᵏ blocks to rank r − 2ᵏ, and
 //! receives the same number from rank r + 2ᵏ behind them.
 
-use super::share::block;
+use super::chunk::block;
 use crate::{Buffer, Call, Communicator, ReceiveMode, Result};
 use hexagram_physical::native::Size;
 
