@@ -41,8 +41,8 @@ use crate::plugin::{
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::options_text::{Options, above, or};
 use hexagram_logical::runtime::{self, Instant};
-use hexagram_logical::spelling::{Options, above, or};
 use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

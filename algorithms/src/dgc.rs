@@ -42,7 +42,7 @@ use hexagram_logical::codec::{Codec, Keep, TopK};
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, above, truth};
+use hexagram_logical::options_text::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
-use hexagram_logical::spelling::{NamedOptions, Options, above, part};
+use hexagram_logical::options_text::{NamedOptions, Options, above, part};
 use hexagram_logical::{Buffer, Result};
 
 /// An outer optimizer on top of local steps.

@@ -99,7 +99,7 @@ pub use engine::{
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
-pub use hexagram_logical::spelling::Options;
+pub use hexagram_logical::options_text::Options;
 pub use optimizer::{
     Adam, AdamW, Frozen, Lamb, Lars, LearningRate, Lion, Members, Moments, Muon, Optimizer, ParameterGroup,
     RateSchedule, Sgd,

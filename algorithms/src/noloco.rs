@@ -36,7 +36,7 @@ use crate::diloco::Global;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 use std::sync::Arc;
 
 /// Local steps, and outer steps with the changes of two ranks at a time.

@@ -48,7 +48,7 @@ use crate::streaming_diloco::StreamingDiLoCo;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::codec::{self, Codec};
 use hexagram_logical::decentralized::{self, Schedule};
-use hexagram_logical::spelling::{
+use hexagram_logical::options_text::{
     Catalogue, Catalogues, FieldHelp, NamedOptions, Options, OptionsText, no_such,
 };
 use hexagram_logical::{Error, Result};

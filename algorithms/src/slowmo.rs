@@ -37,7 +37,7 @@ use crate::plugin::{
 use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{Catalogues, Options, OptionsText, Values, above, or};
+use hexagram_logical::options_text::{Catalogues, Options, OptionsText, Values, above, or};
 use hexagram_logical::{Buffer, Result};
 
 #[cfg(feature = "cuda")]

@@ -40,7 +40,7 @@ use crate::plugin::{
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 use hexagram_logical::codec::{Codec, Half, MinMax8, Properties, any_codec};
 use hexagram_logical::encoding::{self, Feedback};
-use hexagram_logical::spelling::{Options, or};
+use hexagram_logical::options_text::{Options, or};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 

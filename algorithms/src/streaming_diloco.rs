@@ -34,7 +34,7 @@ use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, R
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, E3M0, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, one_of, part};
+use hexagram_logical::options_text::{Options, one_of, part};
 use hexagram_logical::{Buffer, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;

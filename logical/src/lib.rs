@@ -48,9 +48,9 @@ pub mod encoding;
 pub mod executor;
 mod group;
 mod members;
+pub mod options_text;
 mod part;
 mod point_to_point;
-pub mod spelling;
 mod split;
 pub mod testing;
 

@@ -4,7 +4,7 @@ use crate::error::{exception, usage};
 use crate::state::{SavedEncoding, dictionary};
 use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, RandomK};
 use hexagram::encoding::{AnyFeedback, Feedback};
-use hexagram::logical::spelling::{Catalogue, Catalogues, OptionsText, Values};
+use hexagram::logical::options_text::{Catalogue, Catalogues, OptionsText, Values};
 use hexagram::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -27,8 +27,8 @@ use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimiz
 use blocks::DctBlocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::options_text::Options;
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 

@@ -38,8 +38,8 @@
 mod plan;
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use hexagram_logical::options_text::{Options, above};
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Error, Result};
 use plan::{FactorLayout, LionCoefficients};
 

@@ -13,7 +13,7 @@ use super::plan::Parameter;
 use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{announced, described, gather_texts};
-use hexagram_logical::spelling::{Argument, OptionsText};
+use hexagram_logical::options_text::{Argument, OptionsText};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, hash};
 use std::fmt::Debug;
 

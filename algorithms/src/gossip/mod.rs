@@ -41,7 +41,7 @@ use crate::plugin::{Combine, Context, Fields};
 use hexagram_logical::codec::{Codec, any_codec};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Mixing, Schedule, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{GreaterThan, Options, Or, above, or};
+use hexagram_logical::options_text::{GreaterThan, Options, Or, above, or};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::Arc;
 

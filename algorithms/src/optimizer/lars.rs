@@ -22,7 +22,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program}
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::sums::Sums;
 use hexagram_logical::device::{Kernel, Operands};
-use hexagram_logical::spelling::{NamedOptions, Options, above, truth};
+use hexagram_logical::options_text::{NamedOptions, Options, above, truth};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;

@@ -20,7 +20,7 @@
 //! Goyal et al., "Accurate, large minibatch SGD", 2017 (warm-up).
 
 use crate::plugin::check_option;
-use hexagram_logical::spelling::{Catalogue, NamedOptions, Number, Options, above};
+use hexagram_logical::options_text::{Catalogue, NamedOptions, Number, Options, above};
 use hexagram_logical::{Error, Result};
 use std::f64::consts::PI;
 use std::fmt;

@@ -19,7 +19,7 @@ use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{NamedOptions, Options};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]

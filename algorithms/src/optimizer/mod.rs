@@ -47,7 +47,7 @@ use crate::elementwise::{self, Elementwise};
 use crate::plugin::{StepForm, Tensor};
 use crate::real::FloatExt;
 use hexagram_logical::device::Kernel;
-use hexagram_logical::spelling::{NamedOptions, Options};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 use std::sync::Arc;

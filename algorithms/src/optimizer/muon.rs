@@ -32,8 +32,8 @@ use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::Program;
 use hexagram_logical::device::{Kernel, Operands};
+use hexagram_logical::options_text::{NamedOptions, Options, one_of, part, truth};
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::{NamedOptions, Options, one_of, part, truth};
 use hexagram_logical::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};
-use hexagram_logical::spelling::{NamedOptions, Options, truth};
+use hexagram_logical::options_text::{NamedOptions, Options, truth};
 use std::sync::Arc;
 
 /// Stochastic gradient descent: x ← x − γ u.

@@ -2,7 +2,7 @@
 
 use crate::plugin::unwritten::{NotImplemented, writes_slots_ready};
 use crate::plugin::{About, Bucket, Context, Fields, ImplementedHooks, Slots};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 
@@ -130,7 +130,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// ```
     /// use hexagram::logical::Result;
-    /// use hexagram::logical::spelling::above;
+    /// use hexagram::logical::options_text::above;
     /// use hexagram::algorithms::Options;
     ///
     /// struct Pull {

@@ -20,7 +20,7 @@
 use super::{Bucket, Context, Fields, check_f32};
 use hexagram_logical::codec::{self, Codec, LinearCodec, Properties, any_codec};
 use hexagram_logical::encoding::{AnyFeedback, Encoding, Feedback};
-use hexagram_logical::spelling::{Catalogues, Options, OptionsText, Values};
+use hexagram_logical::options_text::{Catalogues, Options, OptionsText, Values};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{
     About, Algorithm, Bucket, Clipping, Context, Fields, ImplementedHooks, Needs, Optimizers, Slots, Trigram,
 };
-use hexagram_logical::spelling::{Catalogues, NamedOptions, Options, OptionsText, no_such};
+use hexagram_logical::options_text::{Catalogues, NamedOptions, Options, OptionsText, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;

@@ -6,7 +6,7 @@ use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::Result;
 use hexagram_algorithms::logical::codec::{self, Codec, CodecError, Properties, Sign};
 use hexagram_algorithms::logical::decentralized::{self, Mixing, Schedule, Topology};
-use hexagram_algorithms::logical::spelling::{Catalogue, Catalogues, NamedOptions, Options, OptionsText};
+use hexagram_algorithms::logical::options_text::{Catalogue, Catalogues, NamedOptions, Options, OptionsText};
 use hexagram_algorithms::{AnyAlgorithm, LearningRate, Registry, optimizer, registry};
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@
 
 use hexagram::Result;
 use hexagram::codec::{Codec, CodecError, Noise, Properties};
-use hexagram::logical::spelling::{NamedOptions, Options, above};
+use hexagram::logical::options_text::{NamedOptions, Options, above};
 
 /// Codec of ternary numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]

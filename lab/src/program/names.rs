@@ -3,7 +3,7 @@
 use hexagram::Result;
 use hexagram::algorithms::registry::Help;
 use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
-use hexagram::logical::spelling::Catalogues;
+use hexagram::logical::options_text::Catalogues;
 use hexagram::physical::hash;
 
 /// Word that stands for all algorithms of the registry, where a list of them is asked for.

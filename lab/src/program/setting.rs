@@ -9,7 +9,7 @@ use crate::learning_rates::tuned;
 use crate::suite::{Lesson, Suite};
 use crate::training::Training;
 use clap::Args;
-use hexagram::logical::spelling::{Catalogue, NamedOptions, Options, above, no_such};
+use hexagram::logical::options_text::{Catalogue, NamedOptions, Options, above, no_such};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::Partition;
 use hexagram::{JoinOptions, Result, TransportKind};

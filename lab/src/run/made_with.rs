@@ -5,7 +5,7 @@ use super::CheckedRun;
 use hexagram::Error;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
-use hexagram::logical::spelling::NamedOptions;
+use hexagram::logical::options_text::NamedOptions;
 
 /// Names of the options whose meaning depends on the whole training.
 const FIXED: [&str; 4] = ["--algorithm", "--model", "--optimizer", "--dtype"];

@@ -1,7 +1,7 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
 use super::{Codec, E3M0, E4M3, Half, Int4, MinMax8, Qsgd, RandomK, Sign, TopK};
-use crate::spelling::{Catalogue, Listed, OptionsText, listed};
+use crate::options_text::{Catalogue, Listed, OptionsText, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Schedules: the mixing matrix of each step. Implement [`Schedule`] for a schedule of your own.
 
 use super::mixing::Mixing;
-use crate::spelling::OptionsText;
+use crate::options_text::OptionsText;
 use crate::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     }
 
     /// Checks the options, before an algorithm with this graph starts. The default has none; for a
-    /// [`NamedOptions`](crate::spelling::NamedOptions) schedule, call its `check`.
+    /// [`NamedOptions`](crate::options_text::NamedOptions) schedule, call its `check`.
     ///
     /// # Errors
     /// [`Error::Usage`] with option, value and range, for the first option out of range.

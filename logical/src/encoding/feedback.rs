@@ -1,7 +1,7 @@
 //! Feedback: the treatment of the error of a codec. The table shows which primitives support which.
 
 use crate::Result;
-use crate::spelling::{Catalogues, Options, OptionsText, Values, above, one_of};
+use crate::options_text::{Catalogues, Options, OptionsText, Values, above, one_of};
 use std::fmt;
 
 /// Treatment of the error of a codec.

@@ -17,7 +17,7 @@ use crate::sparse_loco::SparseLoCo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::{registry, zero_one_adam::ZeroOneAdam};
-use hexagram_logical::spelling::{NamedOptions, Options};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;

@@ -17,7 +17,7 @@ pub(super) mod moment;
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{Context, Tensor};
 use hexagram_logical::encoding::Encoding;
-use hexagram_logical::spelling::{Options, above, or, truth};
+use hexagram_logical::options_text::{Options, above, or, truth};
 use hexagram_logical::{Buffer, Result};
 use moment::{Heading, MomentStep, Scaling};
 use std::sync::Arc;

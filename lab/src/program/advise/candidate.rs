@@ -83,7 +83,7 @@ pub(super) fn at_least(least: u32, steps: StepCounts) -> StepCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram::logical::spelling::Argument;
+    use hexagram::logical::options_text::Argument;
 
     fn candidate(text: &str) -> Candidate {
         let registry = Registry::built_in();

@@ -12,7 +12,7 @@ use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::logical::codec;
-use hexagram::logical::spelling::nearest;
+use hexagram::logical::options_text::nearest;
 use hexagram::physical::input;
 use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
 use hexagram::{Error, Result};

@@ -4,7 +4,7 @@ use super::file::in_file;
 use super::trace;
 use crate::program::step::profile;
 use hexagram::algorithms::Parameter;
-use hexagram::logical::spelling::{nearest, no_such};
+use hexagram::logical::options_text::{nearest, no_such};
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
 use std::io;

@@ -9,7 +9,7 @@ use super::shared::blocks::expect_len;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{NamedOptions, Options};
+use crate::options_text::{NamedOptions, Options};
 use ::half::{bf16, f16};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;

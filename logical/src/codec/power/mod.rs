@@ -20,7 +20,7 @@ pub mod factors;
 use super::shared::not_finite::refuse;
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
-use crate::spelling::Options;
+use crate::options_text::Options;
 use factors::{add_product, give_direction, orthonormalize, project, project_back};
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::{Error, Result};

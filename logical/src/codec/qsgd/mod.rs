@@ -19,7 +19,7 @@ mod cuda;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{NamedOptions, Options};
+use crate::options_text::{NamedOptions, Options};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;

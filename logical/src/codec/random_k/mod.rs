@@ -21,7 +21,7 @@ use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
-use crate::spelling::{NamedOptions, Options, truth};
+use crate::options_text::{NamedOptions, Options, truth};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 //! Common options of several codecs.
 
 use crate::codec::{Keep, NotFinite};
-use crate::spelling::{Catalogues, Number, Options, OptionsText, Values, one_of};
+use crate::options_text::{Catalogues, Number, Options, OptionsText, Values, one_of};
 use hexagram_physical::Result;
 
 /// Adds the option for the treatment of NaN and infinity.

@@ -28,7 +28,7 @@ use super::shared::blocks::expect_len;
 use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
-use crate::spelling::{NamedOptions, Options, one_of, or};
+use crate::options_text::{NamedOptions, Options, one_of, or};
 use bins::Bins;
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;

@@ -10,7 +10,7 @@ pub use named::{any_graph, catalogue};
 
 use super::mixing::Mixing;
 use super::schedule::{Schedule, looks_static};
-use crate::spelling::{NamedOptions, OptionsText};
+use crate::options_text::{NamedOptions, OptionsText};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 

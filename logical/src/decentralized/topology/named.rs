@@ -2,7 +2,7 @@
 
 use super::super::schedule::Schedule;
 use super::Topology;
-use crate::spelling::{Catalogue, Catalogues, Listed, NamedOptions, Options, OptionsText, listed, or};
+use crate::options_text::{Catalogue, Catalogues, Listed, NamedOptions, Options, OptionsText, listed, or};
 use crate::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -106,7 +106,7 @@ impl FromStr for Topology {
         let found = ALL.iter().find(|(graph, _)| graph.keyword() == spelling.name());
         match found {
             Some((graph, _)) => graph.with(&spelling, &Catalogues::default()),
-            None => Err(crate::spelling::no_such(
+            None => Err(crate::options_text::no_such(
                 "graph",
                 spelling.name(),
                 ALL.iter().map(|(graph, _)| graph.keyword()),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn any_graph_spells(schedule: &Arc<dyn Schedule>) -> String {
-        crate::spelling::Values::write(&any_graph(), schedule).to_string()
+        crate::options_text::Values::write(&any_graph(), schedule).to_string()
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub(crate) mod cuda;
 use super::fields::not_finite_field;
 use super::not_finite::refuse;
 use crate::codec::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{NamedOptions, Options, or};
+use crate::options_text::{NamedOptions, Options, or};
 use hexagram_physical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;

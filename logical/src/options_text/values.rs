@@ -283,7 +283,7 @@ pub struct Part;
 ///
 /// ```
 /// use hexagram_logical::Result;
-/// use hexagram_logical::spelling::{Catalogues, Options, NamedOptions, Values, part};
+/// use hexagram_logical::options_text::{Catalogues, NamedOptions, Options, Values, part};
 ///
 /// #[derive(Debug, Clone, PartialEq)]
 /// struct Outer {

@@ -5,7 +5,7 @@ use std::fmt;
 /// Name or number with its arguments, as users type it.
 ///
 /// ```
-/// use hexagram_logical::spelling::OptionsText;
+/// use hexagram_logical::options_text::OptionsText;
 ///
 /// let text: OptionsText = "choco-sgd( codec = top-k(5%), graph=torus )".parse()?;
 /// assert_eq!(text.name(), "choco-sgd");

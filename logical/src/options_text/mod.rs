@@ -15,7 +15,7 @@
 //! | [`Catalogue`] | the codecs, graphs or algorithms that are known by name; it can be extended |
 //!
 //! ```
-//! use hexagram_logical::spelling::{Catalogues, Options, OptionsText, above};
+//! use hexagram_logical::options_text::{Catalogues, Options, OptionsText, above};
 //! use hexagram_logical::Result;
 //!
 //! #[derive(Clone)]

@@ -7,7 +7,7 @@ use crate::Error;
 /// is near. Names that begin with the word, if it has three characters or more, come first.
 ///
 /// ```
-/// use hexagram_logical::spelling::nearest;
+/// use hexagram_logical::options_text::nearest;
 ///
 /// assert_eq!(nearest("chocosgd", ["choco-sgd", "d-psgd", "slowmo"]), ["choco-sgd"]);
 /// assert_eq!(nearest("choco", ["loco", "choco-sgd"]), ["choco-sgd", "loco"]);
