@@ -3,7 +3,7 @@
 //! The host loop is in Rust. The entry of a `.cu` file next to it gives the same bits: where a stored value may be NaN,
 //! both make it canonical.
 
-use crate::real::FloatExt;
+use crate::float_ext::FloatExt;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Launch, Module, Program};

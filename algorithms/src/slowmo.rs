@@ -29,12 +29,12 @@
 use crate::elementwise::{self, Elementwise};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use crate::plugin::with_float;
 use crate::plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, ImplementedHooks, Instance,
     Needs, Slots, Trigram,
 };
-use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::options_text::{Catalogues, Options, OptionsText, Values, above, or};

@@ -14,7 +14,7 @@
 
 use super::EngineOptions;
 use super::agree::agree;
-use super::fit::{check_algorithm, check_is_free};
+use super::compatibility::{check_algorithm, check_is_free};
 use super::runner::{BucketTransfer, RunnerRequest};
 use super::scheduler::Scheduler;
 use super::stage::HookStage;

@@ -1,7 +1,7 @@
 //! The parameter groups and the state of the optimizer during training, for a framework that has both in objects of its
 //! own.
 
-use super::fit::{check_groups, check_is_free, unfit};
+use super::compatibility::{check_groups, check_is_free, unfit};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::optimizer::{Members, ParameterGroup};
 use crate::plugin::StepForm;

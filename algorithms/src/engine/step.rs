@@ -4,7 +4,7 @@ use super::hooks::{self, PassContents};
 use super::runner::{BucketTransfer, RunnerRequest};
 use super::stage::HookStage;
 
-use super::fit::check_is_free;
+use super::compatibility::check_is_free;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::plugin::StepInfo;

@@ -15,7 +15,7 @@ use super::adam::{AdamDirection, SLOTS, moment_fields};
 use super::{Optimizer, Update, checked, with_float};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{name_for, runs};
-use crate::real::{FloatExt, norm};
+use crate::float_ext::{FloatExt, norm};
 use hexagram_logical::Result;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]

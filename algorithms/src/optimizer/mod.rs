@@ -44,8 +44,8 @@ pub(crate) use crate::plugin::with_float;
 pub(crate) use group::{check_names, sections};
 
 use crate::elementwise::{self, Elementwise};
+use crate::float_ext::FloatExt;
 use crate::plugin::{StepForm, Tensor};
-use crate::real::FloatExt;
 use hexagram_logical::device::Kernel;
 use hexagram_logical::options_text::{NamedOptions, Options};
 use hexagram_logical::{Buffer, Error, Result};

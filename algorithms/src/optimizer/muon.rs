@@ -27,8 +27,8 @@ use super::group::matches;
 use super::newton_schulz::orthogonalize;
 use super::{AdamW, Optimizer, Update, checked, with_float};
 use crate::elementwise::{self, Elementwise};
+use crate::float_ext::FloatExt;
 use crate::plugin::Tensor;
-use crate::real::FloatExt;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::Program;
 use hexagram_logical::device::{Kernel, Operands};

@@ -12,7 +12,7 @@
 //!
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with these coefficients.
 
-use crate::real::{FloatExt, norm};
+use crate::float_ext::{FloatExt, norm};
 
 /// Coefficients a, b and c of the iteration.
 pub(super) const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];

@@ -13,8 +13,8 @@ use super::{Optimizer, Section, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use crate::plugin::StepForm;
-use crate::real::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};

@@ -1,6 +1,6 @@
 //! The plugin trait: the interface that an author of a distributed SGD variant implements.
 
-use crate::plugin::unwritten::{NotImplemented, writes_slots_ready};
+use crate::plugin::hook_presence::{NotImplemented, writes_slots_ready};
 use crate::plugin::{About, Bucket, Context, Fields, ImplementedHooks, Slots};
 use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};

@@ -1,6 +1,6 @@
 //! Type-erased algorithms, for the engine and the registry.
 
-use crate::plugin::unwritten::hook_on_parameters;
+use crate::plugin::hook_presence::hook_on_parameters;
 use crate::plugin::{
     About, Algorithm, Bucket, Clipping, Context, Fields, ImplementedHooks, Needs, Optimizers, Slots, Trigram,
 };

@@ -18,7 +18,7 @@
 //! Asynchronous algorithms are not tuned, since trials would make ranks wait for each other.
 
 mod options;
-mod recut;
+mod rebucket;
 mod search;
 mod tuner;
 

@@ -8,7 +8,7 @@
 //! If the next forward pass begins while buckets are in progress, those that it needs first have priority: of the hooks
 //! that have begun, only the most urgent continue (`urgency`).
 
-mod between;
+mod commands;
 mod urgency;
 
 use super::hook_spans::{OpenHook, hook_begins, hook_ends};

@@ -5,9 +5,9 @@
 
 use super::{MatrixStep, MuonStep, TensorRule};
 use crate::elementwise::name_for;
+use crate::float_ext::FloatExt;
 use crate::optimizer::adam;
 use crate::optimizer::newton_schulz::COEFFICIENTS;
-use crate::real::FloatExt;
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
 use hexagram_logical::device::sums::Sums;
 use std::ops::Range;
