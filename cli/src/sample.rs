@@ -1,6 +1,6 @@
 //! `hexagram sample`: prints the samples of each rank, in order, and the balance of the ranks.
 
-use crate::say::{self, PrintError};
+use crate::console::{self, PrintError};
 use clap::{Args, ValueEnum};
 use hexagram::sampler::{
     Balance, Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
@@ -107,7 +107,7 @@ impl Sample {
             match self.draw() {
                 Ok(drawn) => drawn,
                 Err(error) => {
-                    say::line("hexagram sample", &error);
+                    console::line("hexagram sample", &error);
                     return ExitCode::from(
                         if matches!(error, SampleError::Sampler(SamplerError::File { .. })) { 1 } else { 2 },
                     );
@@ -121,7 +121,7 @@ impl Sample {
         };
         match printed.and_then(|()| out.flush()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(cause) => say::failure("hexagram sample", PrintError::from(cause)),
+            Err(cause) => console::failure("hexagram sample", PrintError::from(cause)),
         }
     }
 

@@ -10,7 +10,7 @@ use hexagram::algorithms::{Registry, registry};
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
 use hexagram_lab::picture::{Axes, Panel, Picture, PictureContent};
-use hexagram_lab::program::say::{self, bytes, markdown_heading, markdown_row, percent};
+use hexagram_lab::program::console::{self, bytes, markdown_heading, markdown_row, percent};
 use hexagram_lab::program::{ChosenAlgorithm, folder_name, prepare};
 use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failure("compare", &*error),
         },
-        Err(shown) => say::instead("compare", &shown),
+        Err(shown) => console::instead("compare", &shown),
     }
 }
 
@@ -86,7 +86,7 @@ fn compare(options: &ComparisonOptions) -> Result<(), RunError> {
     let mut runs = Vec::new();
     for ChosenAlgorithm { spelling, .. } in &chosen {
         let run = AlgorithmRun::new(spelling, options)?;
-        say::line("compare", run.row());
+        console::line("compare", run.row());
         runs.push(run);
     }
     // Kinds in the order of the README's table, the reference's first.

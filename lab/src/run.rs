@@ -19,11 +19,11 @@
 
 mod baseline;
 mod log;
-mod made_with;
 mod metrics;
 mod options;
 mod picture;
 mod progress;
+mod provenance;
 mod report;
 mod saves;
 mod session;
@@ -38,7 +38,7 @@ pub use share::{Costs, SamplerKind};
 pub use subject::TaskOptions;
 pub use trained::{TaskReplica, Trained, values};
 
-use crate::program::{information, prepare, say};
+use crate::program::{console, information, prepare};
 use clap::{Args, Command, FromArgMatches};
 use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
@@ -73,7 +73,7 @@ pub fn main<Own: Args>(
     };
     let (common, own) = match matches.and_then(read) {
         Ok(options) => options,
-        Err(shown) => return say::instead(name, &shown),
+        Err(shown) => return console::instead(name, &shown),
     };
     let asked = information(&Registry::built_in(), &common.algorithm, common.stepping.optimizer.as_deref());
     let outcome = match asked {
@@ -90,6 +90,6 @@ pub fn failure(program: &str, error: &(dyn std::error::Error + 'static)) -> Exit
     if let Some(error) = error.downcast_ref::<PrintError>() {
         return error.report(program);
     }
-    say::line(program, error);
+    console::line(program, error);
     ExitCode::FAILURE
 }

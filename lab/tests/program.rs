@@ -6,7 +6,7 @@ use clap::Parser;
 use hexagram::algorithms::{About, Algorithm, Bucket, Context, Registry, Trigram};
 use hexagram::{Result, TransportKind, testing};
 use hexagram_lab::program::{
-    CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, say::ProgramError,
+    CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, console::ProgramError,
     simulate, step, suite, train,
 };
 use hexagram_lab::task::Quadratics;

@@ -29,7 +29,7 @@ use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::program::{prepare, say};
+use hexagram_lab::program::{console, prepare};
 use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
     match OverheadOptions::try_parse() {
         Ok(options) => start(&options).unwrap_or_else(|error| failure("overhead", &*error)),
-        Err(shown) => say::instead("overhead", &shown),
+        Err(shown) => console::instead("overhead", &shown),
     }
 }
 

@@ -8,8 +8,8 @@ mod operation;
 mod pattern;
 mod report;
 
+use crate::console::{self, PrintError, ProgramError};
 use crate::ranks::{ProgramRanks, Ran};
-use crate::say::{self, PrintError, ProgramError};
 use crate::table::Table;
 use crate::transports;
 use clap::Args;
@@ -114,7 +114,7 @@ impl Bench {
         match self.start() {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(code),
-            Err(error) => say::failure("hexagram bench", error),
+            Err(error) => console::failure("hexagram bench", error),
         }
     }
 
@@ -193,7 +193,7 @@ impl Bench {
         comm.block_on(comm.barrier())?;
         let wrong = rows.iter().map(BenchRow::wrong).sum();
         if head && wrong > 0 {
-            say::line(
+            console::line(
                 "hexagram bench",
                 format!("{wrong} elements were wrong: do not use this transport on this machine"),
             );

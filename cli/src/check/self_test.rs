@@ -2,7 +2,7 @@
 
 use super::libraries::program;
 use super::report::CheckReport;
-use crate::say;
+use crate::console;
 use crate::transports::{built_in, mpi};
 use hexagram::launch::{Job, Outcome, Output, as_rank, forget_rank, this_program};
 use hexagram::logical::runtime::{self, Instant};
@@ -78,7 +78,7 @@ pub(super) fn rank(transport: TransportKind) -> ExitCode {
     let options = JoinOptions { transport, deadline: DEADLINE, ..JoinOptions::default() };
     match World::join(&options).and_then(|world| as_rank(world, |world| add(&world))) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => say::failure("hexagram check", error),
+        Err(error) => console::failure("hexagram check", error),
     }
 }
 

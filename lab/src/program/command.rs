@@ -1,6 +1,6 @@
 //! The command line: which program runs, with which options.
 
-use super::say::{self, ProgramError};
+use super::console::{self, ProgramError};
 use super::{
     AdviseOptions, CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, advise, compare,
     information, prepare, simulate, step, suite, train,
@@ -42,23 +42,29 @@ pub fn main(registry: Registry) -> ExitCode {
     }
     let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word, None));
     if let Some(text) = asked {
-        return say::ended(&say::name(""), printed(text));
+        return console::ended(&console::name(""), printed(text));
     }
     let program = match LabProgram::try_parse() {
         Ok(program) => program,
-        Err(shown) => return say::instead(&say::name(""), &shown),
+        Err(shown) => return console::instead(&console::name(""), &shown),
     };
     match program.command {
-        LabCommand::Train(options) => say::ended(&say::name("train"), train(&registry, &options)),
-        LabCommand::Compare(options) => say::ended(&say::name("compare"), compare(&registry, &options)),
-        LabCommand::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
-        LabCommand::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
-        LabCommand::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
-        LabCommand::Advise(options) => say::ended(&say::name("advise"), advise(&registry, &options)),
+        LabCommand::Train(options) => console::ended(&console::name("train"), train(&registry, &options)),
+        LabCommand::Compare(options) => {
+            console::ended(&console::name("compare"), compare(&registry, &options))
+        }
+        LabCommand::Suite(options) => {
+            console::ended(&console::name("suite"), suite(&registry, &options).map(|()| 0))
+        }
+        LabCommand::Step(options) => console::ended(&console::name("step"), step(&registry, &options)),
+        LabCommand::Simulate(options) => {
+            console::ended(&console::name("simulate"), simulate(&registry, &options))
+        }
+        LabCommand::Advise(options) => console::ended(&console::name("advise"), advise(&registry, &options)),
     }
 }
 
 fn printed(text: hexagram::Result<String>) -> Result<u8, ProgramError> {
-    say::print(&text?)?;
+    console::print(&text?)?;
     Ok(0)
 }

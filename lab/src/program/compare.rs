@@ -1,8 +1,8 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
+use super::console::{ProgramError, bytes, markdown_heading, markdown_row, percent, print};
 use super::names::information;
 use super::ranks::ProgramRanks;
-use super::say::{ProgramError, bytes, markdown_heading, markdown_row, percent, print};
 use super::table::Table;
 use super::{ChosenAlgorithm, Setting};
 use crate::outcome::{CurvePoint, TrainingOutcome};

@@ -1,8 +1,8 @@
 //! Ranks of a program. Under a launcher the process is one of them; otherwise it starts them all. Use this for a
 //! program that runs the same way under `hexagram run`, mpirun, srun and torchrun, and alone.
 
-use super::say::PrintError;
-use super::{say, transports};
+use super::console::PrintError;
+use super::{console, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::physical::bootstrap::variable;
 use hexagram::physical::stdout::READER_GONE;
@@ -120,7 +120,7 @@ impl ProgramRanks {
         let outcome = Job { environment, ..Job::of_this_program(ranks)? }.run()?;
         let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
         if !matches!(outcome, Outcome::Success) && code != READER_GONE {
-            say::line(&self.program, &outcome);
+            console::line(&self.program, &outcome);
         }
         Ok(Ran::Elsewhere(code))
     }

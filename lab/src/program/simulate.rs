@@ -12,7 +12,7 @@ mod file;
 pub(super) mod job;
 pub(super) mod model;
 mod options;
-mod out;
+mod output_dir;
 mod pace;
 mod pictures;
 pub(super) mod point;
@@ -24,9 +24,9 @@ mod trace;
 mod train;
 
 use super::ChosenAlgorithm;
+use super::console::{ProgramError, print};
 use super::names::information;
 use super::periods::whole_periods;
-use super::say::{ProgramError, print};
 use hexagram::algorithms::Registry;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
@@ -88,7 +88,7 @@ impl SimulateOptions {
         }
         if let (Some(folder), Some(swept)) = (&self.out, swept) {
             for (name, picture) in pictures::pictures(&self.job.model, swept, &rows) {
-                out::write(folder, name, &picture)?;
+                output_dir::write(folder, name, &picture)?;
             }
         }
         if let (Some(file), [chosen], [point]) = (&self.trace, chosen, points) {
@@ -114,7 +114,7 @@ impl SimulateOptions {
     /// Checks that files can be written, before the simulation starts.
     fn prepare(&self, chosen: &[ChosenAlgorithm]) -> Result<()> {
         if let Some(folder) = &self.out {
-            out::prepare(folder)?;
+            output_dir::prepare(folder)?;
         }
         let Some(file) = &self.trace else { return Ok(()) };
         if chosen.len() > 1 {

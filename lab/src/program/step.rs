@@ -6,13 +6,13 @@ mod compute;
 mod measure;
 pub(super) mod profile;
 
+use super::console::{self, PrintError, ProgramError, print};
 use super::names::information;
 use super::periods::whole_periods;
+use super::preflight::rehearse;
 use super::ranks::ProgramRanks;
-use super::rehearsal::rehearse;
-use super::say::{self, PrintError, ProgramError, print};
 use super::table::Table;
-use super::{ChosenAlgorithm, OverlappedPasses, stepping, transports};
+use super::{ChosenAlgorithm, OverlappedPasses, optimizer_args, transports};
 use clap::Parser;
 use compute::Processor;
 pub(super) use compute::spent;
@@ -102,7 +102,7 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, ProgramErr
         return Ok(0);
     }
     let measurement = Measurement::new(registry, options)?;
-    let program = say::name("step");
+    let program = console::name("step");
     let ranks = ProgramRanks {
         program,
         ranks: options.ranks,
@@ -160,7 +160,7 @@ impl<'a> Measurement<'a> {
         profile: Profile,
     ) -> Result<Self> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
-        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
         let by_default = || chosen.as_ref().map_or(STEPS, |chosen| whole_periods(&chosen.algorithm, STEPS));
         let steps = options.steps.unwrap_or_else(by_default);
         Ok(Measurement { options, chosen, optimizer, profile, steps, hierarchical: false })

@@ -6,7 +6,7 @@
 mod records;
 
 use super::ChosenAlgorithm;
-use super::say::{ProgramError, print};
+use super::console::{ProgramError, print};
 use crate::suite::{Cell, MatrixCell, Results, Suite, SuiteRecord, create_page, run_all, write_pages};
 use clap::Parser;
 use hexagram::algorithms::Registry;

@@ -3,7 +3,9 @@
 use super::share::distributed;
 use super::{Costs, RunError};
 use crate::program::ranks::{ProgramRanks, Ran, start_of_program};
-use crate::program::{ChosenAlgorithm, OptimizerArgs, OverlappedPasses, Stepper, folder_name, rehearse, say};
+use crate::program::{
+    ChosenAlgorithm, OptimizerArgs, OverlappedPasses, Stepper, console, folder_name, rehearse,
+};
 use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
@@ -185,7 +187,7 @@ impl CheckedRun {
             Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
             Ran::Here(ended) => {
                 let failed = |error: String| {
-                    say::line(self.subject.program, error);
+                    console::line(self.subject.program, error);
                     ExitCode::FAILURE
                 };
                 let mut codes = ended.into_iter().map(|code| code.unwrap_or_else(failed));

@@ -2,7 +2,7 @@
 
 use super::SamplerKind;
 use super::work::StepWork;
-use crate::program::say::bytes;
+use crate::program::console::bytes;
 use serde_json::{Map, Value, json};
 
 /// The result of a run, the same on all ranks.

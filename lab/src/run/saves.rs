@@ -3,7 +3,7 @@
 //! A failed save, for example because the disk is full, does not end the training: it continues, and the next save
 //! tries again.
 
-use super::made_with::MadeWith;
+use super::provenance::MadeWith;
 use super::{RunError, RunOptions, Trained};
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};

@@ -1,7 +1,7 @@
 //! One training on one rank: resumes it, counts its steps and epochs, saves it, evaluates the replicas, and reports.
 
 use super::log::{Judged, RunLog, Spent};
-use super::made_with::MadeWith;
+use super::provenance::MadeWith;
 use super::saves::{Resumed, Saves};
 use super::share::by_step;
 use super::work::StepWork;

@@ -3,7 +3,7 @@
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
 use crate::program::simulate::point::StepCounts;
-use crate::program::{ChosenAlgorithm, stepping};
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
 
@@ -37,7 +37,7 @@ impl Candidate {
     pub(super) fn all(registry: &Registry, list: &str, optimizer: Option<&str>) -> Result<Vec<Self>> {
         let mut chosen = ChosenAlgorithm::listed(registry, list)?;
         if [ALL, USUAL].contains(&list) {
-            let optimizer = optimizer.map(|text| stepping::named(text, None)).transpose()?;
+            let optimizer = optimizer.map(|text| optimizer_args::named(text, None)).transpose()?;
             let fits = |one: &ChosenAlgorithm| {
                 optimizer.as_ref().is_none_or(|optimizer| one.algorithm.optimizers().fit(&**optimizer))
             };

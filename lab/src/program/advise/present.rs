@@ -3,8 +3,8 @@
 use super::advice::Advice;
 use super::candidate::Candidate;
 use super::{AdviseOptions, report};
+use crate::program::console::{self, PrintError, ProgramError};
 use crate::program::ranks::ProgramRanks;
-use crate::program::say::{self, PrintError, ProgramError};
 use crate::program::simulate::calibrate::{MessageTimes, arithmetic, exchange, loopback};
 use crate::program::simulate::job::SimulatedJob;
 use crate::program::simulate::model::{LayerModel, matrix};
@@ -34,7 +34,7 @@ const MOST: f64 = 1000.0;
 pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Result<u8, ProgramError> {
     let job = &options.job;
     let ranks = ProgramRanks {
-        program: say::name("advise"),
+        program: console::name("advise"),
         ranks: None,
         otherwise: job.ranks,
         deadline: JoinOptions::default().deadline,

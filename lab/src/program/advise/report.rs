@@ -4,7 +4,7 @@ use super::AdviseOptions;
 use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use super::verdict::points;
-use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
+use crate::program::console::{bytes, markdown_heading, markdown_row, percent};
 use crate::program::simulate::point::ClusterPoint;
 use crate::program::simulate::report::ReportRow;
 use crate::suite::MeanDifference;

@@ -2,7 +2,7 @@
 
 use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
-use crate::program::say::percent;
+use crate::program::console::percent;
 use crate::program::simulate::report::ReportRow;
 use crate::suite::{ErrorsAbove, MeanDifference};
 

@@ -13,8 +13,8 @@ mod verdict;
 use super::job::SimulatedJobOptions;
 use super::options::SimulateOptions;
 use crate::program::ChosenAlgorithm;
+use crate::program::console::{self, ProgramError, print};
 use crate::program::names::ALL;
-use crate::program::say::{self, ProgramError, print};
 use clap::Args;
 use hexagram::algorithms::Registry;
 use hexagram::physical::sim::Flaw;
@@ -144,7 +144,7 @@ fn search(stage: &FaultStage, first: u64, count: u64) -> Result<u8, ProgramError
             return Ok(1);
         }
         if tally.seeds.is_multiple_of(OFTEN) {
-            say::line(&say::name("simulate"), format!("{} seeds of {count}", tally.seeds));
+            console::line(&console::name("simulate"), format!("{} seeds of {count}", tally.seeds));
         }
     }
     let FaultCounts { seeds, faults, ended, events } = tally;

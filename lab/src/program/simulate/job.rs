@@ -7,7 +7,7 @@ use super::point::{ClusterPoint, StepCounts};
 use super::report::ReportRow;
 use super::run::SimulatedRun;
 use crate::program::OverlappedPasses;
-use crate::program::{ChosenAlgorithm, stepping};
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
@@ -346,7 +346,7 @@ impl SimulatedJob<'_> {
     fn engine(&self, chosen: &ChosenAlgorithm) -> Result<EngineOptions> {
         let options = self.options;
         let named = chosen.algorithm.optimizers().by_default();
-        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
         Ok(EngineOptions {
             optimizer: Some(optimizer),
             overlap: options.overlap.overlap(),

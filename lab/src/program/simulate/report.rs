@@ -3,9 +3,11 @@
 use super::job::SimulatedJobOptions;
 use super::model::LayerModel;
 use super::options::{STEPS, SimulateOptions};
-use super::out;
+use super::output_dir;
 use super::run::Figures;
-use crate::program::say::{PrintError, ProgramError, bytes, markdown_heading, markdown_row, percent, print};
+use crate::program::console::{
+    PrintError, ProgramError, bytes, markdown_heading, markdown_row, percent, print,
+};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
 
@@ -104,8 +106,8 @@ impl<'a> SimulateReport<'a> {
     pub(super) fn finish(self) -> Result<(), ProgramError> {
         let object = self.object().to_string();
         if let Some(folder) = &self.options.out {
-            out::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;
-            out::write(folder, "results.json", &format!("{object}\n"))?;
+            output_dir::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;
+            output_dir::write(folder, "results.json", &format!("{object}\n"))?;
         }
         if self.options.json {
             print(&object)?;

@@ -5,8 +5,8 @@ use super::options::SimulateOptions;
 use super::point::ClusterPoint;
 use super::report::SimulateReport;
 use crate::program::OverlappedPasses;
-use crate::program::say::{self, ProgramError, bytes, markdown_row, percent};
-use crate::program::stepping::OptimizerArgs;
+use crate::program::console::{self, ProgramError, bytes, markdown_row, percent};
+use crate::program::optimizer_args::OptimizerArgs;
 use crate::program::{ChosenAlgorithm, Setting, record};
 use crate::training::SimulatedTraining;
 use crate::training::{OnCluster, Training, train_on_cluster};
@@ -117,12 +117,12 @@ impl SimulatedJobOptions {
             hierarchical: self.is_hierarchical(point),
             ..training.clone()
         };
-        let program = say::name("simulate");
+        let program = console::name("simulate");
         let is_long = training.steps * point.ranks as u64 >= LONG;
         let watch = |step: u64, seconds: f64| {
             if is_long {
                 let far = format!("step {step} of {}, {seconds:.3} s of virtual time", training.steps);
-                say::line(&program, format!("{}: {far}", chosen.spelling));
+                console::line(&program, format!("{}: {far}", chosen.spelling));
             }
         };
         let simulation = self.simulation(point, rates)?;

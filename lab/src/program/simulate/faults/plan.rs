@@ -1,7 +1,7 @@
 //! Plans of faults, drawn from a seed, and the errors that the faults excuse.
 
 use super::scene::{FaultStage, Play};
-use crate::program::say;
+use crate::program::console;
 use crate::program::simulate::point::ClusterPoint;
 use crate::random::Random;
 use hexagram::physical::health::HeartbeatOptions;
@@ -65,7 +65,7 @@ impl FaultPlan {
     /// have different algorithms.
     pub(super) fn again(&self, stage: &FaultStage) -> String {
         let algorithm = &stage.algorithms[self.algorithm].spelling;
-        format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", say::name("simulate"), self.seed)
+        format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", console::name("simulate"), self.seed)
     }
 
     /// Returns the faults for which all ranks had ended too early.

@@ -1,7 +1,7 @@
 //! A small training in which faults happen.
 
 use super::plan::FaultPlan;
-use crate::program::{ChosenAlgorithm, stepping};
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode, Parameter};
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime;
@@ -115,7 +115,7 @@ impl FaultScene<'_> {
 
     fn engine(&self) -> Result<EngineOptions> {
         let algorithm = &self.stage.algorithms[self.plan.algorithm].algorithm;
-        let optimizer = stepping::named(algorithm.optimizers().by_default().unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(algorithm.optimizers().by_default().unwrap_or("sgd"), None)?;
         Ok(EngineOptions {
             optimizer: Some(optimizer),
             hierarchical: self.plan.is_hierarchical,

@@ -1,10 +1,10 @@
 //! Setting of a training on the command line: task, data, ranks, steps and optimizer. Errors in it are reported
 //! before any rank starts.
 
+use super::optimizer_args::OptimizerArgs;
+use super::preflight::rehearse;
 use super::ranks::ProgramRanks;
-use super::rehearsal::rehearse;
-use super::stepping::OptimizerArgs;
-use super::{ChosenAlgorithm, say, transports};
+use super::{ChosenAlgorithm, console, transports};
 use crate::learning_rates::tuned;
 use crate::suite::{Lesson, Suite};
 use crate::training::Training;
@@ -57,7 +57,7 @@ impl Setting {
         let rates: Vec<String> =
             trainings.iter().map(|training| training.learning_rate.to_string()).collect();
         ProgramRanks {
-            program: say::name(subcommand),
+            program: console::name(subcommand),
             ranks: self.ranks,
             otherwise: 4,
             deadline: JoinOptions::default().deadline,
