@@ -4,9 +4,9 @@
 use super::handshake::message::MessageReader;
 use super::handshake::secret::Secret;
 use super::handshake::{GREETING, MAGIC, authenticate};
+use super::meeting::attendance_file;
 use super::meeting::join_messages::{Hello, MemberMessage};
 use super::meeting::peer_info::JoinRequest;
-use super::meeting::registered;
 use super::*;
 use crate::runtime;
 use crate::testing::free_port;
@@ -119,7 +119,7 @@ fn join_until(moment: &str, placement: &Placement) {
     authenticate(&mut stream, &secret, &hello).unwrap();
     end_at("proved");
     MessageReader::receive(&mut stream).unwrap();
-    registered::set_registered(placement, true);
+    attendance_file::set_registered(placement, true);
     end_at("registered");
     MemberMessage::Join(Box::new(request)).write().send(&mut stream).unwrap();
     end_at("requested");

@@ -2,7 +2,7 @@
 //! the same.
 
 use super::hosts::WorldHosts;
-use super::meeting::join::ControlStreams;
+use super::meeting::rendezvous_member::ControlStreams;
 use super::sockets::stream::RankStream;
 use super::variables::{Launcher, Placement};
 use super::*;

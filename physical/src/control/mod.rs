@@ -30,7 +30,7 @@ pub(crate) use messages::tests::seeds;
 pub(crate) use messages::is_heartbeat;
 
 use crate::bootstrap::hosts::{Locality, WorldHosts};
-use crate::bootstrap::meeting::join::ControlStreams;
+use crate::bootstrap::meeting::rendezvous_member::ControlStreams;
 use crate::bootstrap::parent::Parent;
 use crate::error::Result;
 use crate::runtime::{self, Thread};

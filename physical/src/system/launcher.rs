@@ -4,7 +4,7 @@ pub use super::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, 
 pub use super::memory_file::memory_file;
 pub use super::process::signal_all;
 pub use crate::bootstrap::handshake::secret::draw;
-pub use crate::bootstrap::meeting::registered::{RegisteredFlags, VARIABLE as REGISTERED};
+pub use crate::bootstrap::meeting::attendance_file::{RegisteredFlags, VARIABLE as REGISTERED};
 pub use crate::bootstrap::meeting::report::{EndedRank, RendezvousAccess};
 pub use crate::bootstrap::parent::STARTERS;
 pub use crate::bootstrap::private_file::read_given;

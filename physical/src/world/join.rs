@@ -6,10 +6,10 @@ use crate::backends::backend;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::secret::Secret;
 use crate::bootstrap::hosts::WorldHosts;
-use crate::bootstrap::meeting::join::{ControlStreams, Joiner, LeaderConnection};
 use crate::bootstrap::meeting::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
 use crate::bootstrap::meeting::rendezvous_leader::lead;
-use crate::bootstrap::meeting::{join, registered};
+use crate::bootstrap::meeting::rendezvous_member::{ControlStreams, Joiner, LeaderConnection};
+use crate::bootstrap::meeting::{attendance_file, rendezvous_member};
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::stores::launcher_store::LauncherStore;
 use crate::bootstrap::stores::store::{LATE, Met, StoreMeeting};
@@ -234,7 +234,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         loopback_only: &|announcement| backend.loopback_only(announcement),
     };
     let (peers, streams) = side.meet(request, reach, limit)?;
-    registered::set_registered(placement, true);
+    attendance_file::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
     let health = Arc::new(Health::watching(rank, members, options.heartbeat()?));
     let hosts = Arc::new(WorldHosts::new(rank, &peers.infos));
@@ -315,7 +315,7 @@ impl Side {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement, limit)?;
         if placement.rank == 0 {
-            registered::set_registered(placement, false);
+            attendance_file::set_registered(placement, false);
             let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context(limit));
             return match listener {
                 Ok(listener) => Ok(Side::Leader(listener, secret)),
@@ -356,7 +356,7 @@ impl Side {
     ) -> Result<(PeerTable, ControlStreams)> {
         match self {
             Side::Leader(listener, secret) => lead(listener, mine, reach, &secret, limit),
-            Side::Member(connection) => join::join(connection, mine, limit),
+            Side::Member(connection) => rendezvous_member::join(connection, mine, limit),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! warns of names that are similar to one of these. docs/starting.md has the same table, which a test compares.
 
 use super::options::parse_sockets;
-use crate::bootstrap::meeting::registered;
+use crate::bootstrap::meeting::attendance_file;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
@@ -82,7 +82,7 @@ const KNOWN: [KnownVariable; 23] = [
     free("HEXAGRAM_TLS_KEY", "a file"),
     free("HEXAGRAM_TLS_CA", "a file"),
     internal("HEXAGRAM_LISTEN_FD"),
-    internal(registered::VARIABLE),
+    internal(attendance_file::VARIABLE),
     internal(STARTERS),
 ];
 

@@ -1,6 +1,6 @@
 //! One message to many connections, none of which may delay the others.
 
-use super::join::ANSWER_TIMEOUT;
+use super::rendezvous_member::ANSWER_TIMEOUT;
 use crate::bootstrap::sockets::stream::RankStream;
 use crate::runtime::{self, PollFd, PollFlags};
 use crate::waiting::stopwatch::Stopwatch;

@@ -1,10 +1,10 @@
 //! The record of rank 0 for the ranks that have joined.
 
 use super::broadcast::send_to_all;
-use super::join::{ControlStreams, DIED};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
 use super::rendezvous_leader::JoinFailure;
+use super::rendezvous_member::{ControlStreams, DIED};
 use crate::bootstrap::exhausted;
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::message::MessageReader;

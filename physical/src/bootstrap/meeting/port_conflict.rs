@@ -2,7 +2,7 @@
 //!
 //! The warning ends nothing, since rank 0 may be late, and that program, such as an earlier job, about to end.
 
-use super::join::Joiner;
+use super::rendezvous_member::Joiner;
 use std::time::Duration;
 use std::{fmt, io};
 

@@ -3,10 +3,10 @@
 //! Rank 0 never blocks on a single connection: it serves pending and registered connections alike as they become
 //! readable, and writes without blocking.
 
-use super::join::{ControlStreams, peer_failed};
 use super::join_messages::LeaderMessage;
 use super::joined_ranks::JoinedRanks;
 use super::peer_info::{JoinRequest, PeerTable, TransportLimits};
+use super::rendezvous_member::{ControlStreams, peer_failed};
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::message::MessageWriter;
 use crate::bootstrap::handshake::secret::Secret;

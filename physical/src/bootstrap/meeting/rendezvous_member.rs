@@ -18,10 +18,10 @@
 //! sides report it immediately. A rank that differs from rank 0 in its build or settings, or that has ended, ends the
 //! rendezvous for all, since the job could never be complete.
 
+use super::attendance_file;
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::peer_info::{JoinRequest, PeerTable};
 use super::port_conflict::{Occupant, describe_missing_greeting};
-use super::registered;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::message::malformed;
 use crate::bootstrap::handshake::secret::Secret;
@@ -150,7 +150,7 @@ impl Joiner<'_> {
     /// [`Error::System`] if rank 0 cannot be reached, or has a different secret; [`Error::Setup`] or
     /// [`Error::PeerFailed`] if rank 0 has ended the rendezvous.
     pub(crate) fn connect(&self) -> Result<LeaderConnection> {
-        registered::set_registered(self.placement, false);
+        attendance_file::set_registered(self.placement, false);
         let pause = self.pause();
         let mut timeout = GREETING_TIMEOUT;
         let mut waited = Duration::ZERO;
@@ -250,7 +250,7 @@ impl Joiner<'_> {
         // From here on, rank 0 treats the end of this connection as the end of this process.
         stream.set_timeout(left.saturating_add(ANSWER_TIMEOUT))?;
         let answer = LeaderMessage::receive(&mut stream).map_err(unanswered)?;
-        registered::set_registered(self.placement, true);
+        attendance_file::set_registered(self.placement, true);
         match answer {
             LeaderMessage::Registered(leader) => {
                 Ok(LeaderConnection { stream, secret: secret.to_vec(), leader })
