@@ -49,7 +49,6 @@
 pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;
-mod bytes;
 pub mod checkpoint;
 pub mod choco_sgd;
 pub mod compressed_allreduce;
@@ -71,6 +70,7 @@ pub mod gossip;
 pub mod gossip_pga;
 pub mod gradient_all_reduce;
 pub mod gradient_tracking;
+mod host_copy;
 pub mod local_sgd;
 pub mod loco;
 pub mod low_precision_decentralized;

@@ -3,7 +3,7 @@
 
 use super::SAVED_AS;
 use super::safetensors::{LONGEST_HEADER, TensorEntry, decode, encode};
-use crate::bytes::from_bytes;
+use crate::host_copy::from_bytes;
 use crate::record::Record;
 use hexagram_logical::{Error, ReadView, Result};
 use std::fs::{self, File};

@@ -18,7 +18,7 @@ use super::hooks::PassContents;
 use super::overflow::{not_finite, views};
 use super::plan::ModelPlan;
 use super::{DataParallel, hooks, overflow};
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::{Clipping, with_float};
 use hexagram_logical::device::measure;
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};

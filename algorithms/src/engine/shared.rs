@@ -4,7 +4,7 @@
 use super::hooks::PassContents;
 use super::options::Buffers;
 use super::{DataParallel, hooks};
-use crate::bytes::from_bytes;
+use crate::host_copy::from_bytes;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {

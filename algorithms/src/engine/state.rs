@@ -18,7 +18,7 @@
 use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};

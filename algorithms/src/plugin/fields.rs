@@ -3,7 +3,7 @@
 //! An algorithm declares each part of its state once; [`Fields`] copies it out or in. So the two directions cannot
 //! differ.
 
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use hexagram_logical::encoding::{Encoding, State};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use super::plan::ModelPlan;
 use super::runner::{BucketTransfer, Requests, RunnerRequest};
 use super::stage::HookStage;
 use super::widths::widen;
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, Element, Error, ReadView, Result, WriteView};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

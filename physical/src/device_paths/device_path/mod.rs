@@ -18,9 +18,9 @@ mod choice;
 pub(crate) mod control_message;
 #[cfg(any(test, feature = "cuda"))]
 mod exchange;
+mod path_preference;
 #[cfg(test)]
 pub(crate) mod tests;
-mod wish;
 
 use crate::device::Queue;
 use crate::error::{Error, Result};
@@ -34,12 +34,12 @@ use crate::transport::{Traffic, Transport};
 pub(crate) use attach::attach;
 #[cfg(feature = "cuda")]
 use choice::RankFacts;
+pub(crate) use path_preference::PathPreference;
 use std::rc::Rc;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-pub(crate) use wish::PathPreference;
 
 /// A way between the devices of all ranks of an endpoint, on which their memory travels without the host.
 pub(crate) trait DevicePath {

@@ -3,7 +3,7 @@
 use super::collectives::{EndpointReach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
-use super::meeting::JointEnqueue;
+use super::joint_enqueue::JointEnqueue;
 use super::messages::outbox;
 use super::sync_pages::SyncPages;
 use crate::device::cuda::CudaQueue;

@@ -2,7 +2,7 @@
 
 use super::agreement::{Agreed, Agreement};
 use super::collectives::EndpointReach;
-use super::meeting::{JointEnqueue, Participation};
+use super::joint_enqueue::{JointEnqueue, Participation};
 use super::messages::Messages;
 use super::order::TurnOrder;
 use super::rank_step::PreparedStep;

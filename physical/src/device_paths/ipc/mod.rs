@@ -32,7 +32,7 @@ mod combine;
 mod connect;
 mod contribution;
 mod endpoint;
-mod meeting;
+mod joint_enqueue;
 mod memory;
 mod messages;
 mod order;
@@ -43,4 +43,4 @@ mod tests;
 mod watch;
 
 pub(crate) use connect::connect;
-pub(crate) use meeting::number;
+pub(crate) use joint_enqueue::number;
