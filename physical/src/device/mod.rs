@@ -27,7 +27,7 @@ pub use operations::{measure, program, sums, unequal};
 pub(crate) use queue::meanwhile::{ProgressFn, go_on, go_on_meanwhile};
 pub(crate) use queue::order::AccessOrder;
 #[cfg(feature = "cuda")]
-pub(crate) use queue::sync_point::{WaitPlace, at};
+pub(crate) use queue::sync_point::{SyncPoint, at};
 pub use queue::timestamp::Timestamp;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 

@@ -5,7 +5,7 @@
 
 use crate::device::codec::{Codec, CodecError};
 use crate::device::queue::host_memory;
-use crate::device::queue::sync_point::WaitPlace;
+use crate::device::queue::sync_point::SyncPoint;
 use crate::device::queue::waiting::synchronize;
 use crate::device::{DeviceQueue, Event, Kernel, host};
 use crate::error::{Error, Result};
@@ -221,7 +221,7 @@ fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQu
 pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);
-    written().for_each(|(_, order)| order.before_write(&**queue, WaitPlace::BeforeWrite));
+    written().for_each(|(_, order)| order.before_write(&**queue, SyncPoint::BeforeWrite));
     read().for_each(|(own, order)| order.before_read(own, queue));
     work();
     written().for_each(|(_, order)| order.after_write());

@@ -1,6 +1,6 @@
 //! Order of the work of several queues on one memory.
 
-use super::sync_point::{WaitPlace, at};
+use super::sync_point::{SyncPoint, at};
 use super::{DeviceQueue, Event};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ impl AccessOrder {
     }
 
     /// Makes the memory's own queue wait for pending reads of other queues, at a place.
-    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: WaitPlace) {
+    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: SyncPoint) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
         }
@@ -49,7 +49,7 @@ impl AccessOrder {
             return;
         }
         let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
-        at(WaitPlace::BeforeRead, || reader.wait_to_read(&event));
+        at(SyncPoint::BeforeRead, || reader.wait_to_read(&event));
     }
 
     /// Notes that `reader` has enqueued work that reads the memory.

@@ -1,4 +1,4 @@
-//! The places in this library at which a stream is let wait, by name.
+//! Sync points: the places in this library at which a stream is made to wait, by name.
 //!
 //! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
 //! of the tests leaves out what is waited for there, and `missing_sync` has a program for each that goes wrong then.
@@ -6,10 +6,10 @@
 /// Declares the places.
 macro_rules! places {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// A place at which a stream is let wait.
+        /// A place at which a stream is made to wait.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs have paths and foreign streams"))]
-        pub(crate) enum WaitPlace {
+        pub(crate) enum SyncPoint {
             $($(#[$about])* $name,)*
             /// One of a test's own.
             #[cfg(all(test, feature = "cuda"))]
@@ -17,15 +17,15 @@ macro_rules! places {
         }
 
         #[cfg(all(test, feature = "cuda"))]
-        impl WaitPlace {
+        impl SyncPoint {
             /// All places but those of tests.
-            pub(crate) const ALL: &[WaitPlace] = &[$(WaitPlace::$name),*];
+            pub(crate) const ALL: &[SyncPoint] = &[$(SyncPoint::$name),*];
 
             /// Returns the name, which ends with 0.
             pub(crate) fn name(self) -> &'static str {
                 match self {
-                    $(WaitPlace::$name => concat!(stringify!($name), "\0"),)*
-                    WaitPlace::OfTest => "OfTest\0",
+                    $(SyncPoint::$name => concat!(stringify!($name), "\0"),)*
+                    SyncPoint::OfTest => "OfTest\0",
                 }
             }
         }
@@ -66,7 +66,7 @@ places! {
 
 /// Lets streams wait, by what `wait` calls, at a place: that is for the tests to know, and nothing else.
 #[inline]
-pub(crate) fn at<R>(place: WaitPlace, wait: impl FnOnce() -> R) -> R {
+pub(crate) fn at<R>(place: SyncPoint, wait: impl FnOnce() -> R) -> R {
     #[cfg(all(test, feature = "cuda"))]
     let _named = crate::device_paths::missing_sync::Named::new(place);
     #[cfg(not(all(test, feature = "cuda")))]

@@ -7,7 +7,7 @@ use super::messages::Messages;
 use super::order::TurnOrder;
 use super::rank_step::PreparedStep;
 use super::{agreement, order};
-use crate::device::{Event, ProgressFn, Queue, WaitPlace, at, go_on, go_on_meanwhile};
+use crate::device::{Event, ProgressFn, Queue, SyncPoint, at, go_on, go_on_meanwhile};
 use crate::device_paths::device_path::{DevicePath, MessagePath};
 use crate::error::{Error, Result};
 use crate::memory::dtype::DType;
@@ -205,7 +205,7 @@ impl IpcEndpoint {
     /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
     pub(super) fn follow(&self, state: &EndpointState, queue: &Queue) {
         if let Some((_, end)) = state.last.as_ref().filter(|(last, _)| last != queue) {
-            queue.device().inspect(|queue| at(WaitPlace::IpcTurns, || queue.wait(end)));
+            queue.device().inspect(|queue| at(SyncPoint::IpcTurns, || queue.wait(end)));
         }
     }
 

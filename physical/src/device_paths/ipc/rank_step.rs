@@ -13,7 +13,7 @@ use super::memory::{ExportedMemory, RegisteredMemory, registered};
 use super::watch::{AwaitedWords, OperationInFlight};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
-use crate::device::{Queue, WaitPlace};
+use crate::device::{Queue, SyncPoint};
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::transport::{Label, Tally};
@@ -216,9 +216,9 @@ impl RankStep {
             0 => {}
             _ => {
                 let place = match step {
-                    1 => WaitPlace::IpcEntered,
-                    _ if step < self.transfer.announced_steps() => WaitPlace::IpcCombined,
-                    _ => WaitPlace::IpcRead,
+                    1 => SyncPoint::IpcEntered,
+                    _ if step < self.transfer.announced_steps() => SyncPoint::IpcCombined,
+                    _ => SyncPoint::IpcRead,
                 };
                 words.await_step(work, *last, place)?;
                 self.transfer.work(work, step)?;

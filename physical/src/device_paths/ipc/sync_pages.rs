@@ -20,7 +20,7 @@
 
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
-use crate::device::{WaitPlace, at};
+use crate::device::{SyncPoint, at};
 use crate::error::Result;
 use crate::memory::Keeper;
 use crate::transport::SharedPages;
@@ -149,13 +149,13 @@ impl SyncPages {
     }
 
     /// Lets a stream wait at a place until all others have come to a step.
-    pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32, place: WaitPlace) -> Result<()> {
+    pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32, place: SyncPoint) -> Result<()> {
         self.peers().try_for_each(|peer| at(place, || self.wait(work, peer, STEP, step)))
     }
 
     /// Lets a stream wait until so many messages of a rank lie ready.
     pub(super) fn await_sent(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
-        at(WaitPlace::IpcMessage, || self.wait(work, from, SENT, messages))
+        at(SyncPoint::IpcMessage, || self.wait(work, from, SENT, messages))
     }
 
     /// Lets a stream write a word of this rank into the page of rank `to`.

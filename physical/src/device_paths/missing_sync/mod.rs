@@ -11,7 +11,7 @@ mod ipc;
 mod nccl;
 mod rank;
 
-use crate::device::WaitPlace;
+use crate::device::SyncPoint;
 use crate::system::library::Library;
 use std::env;
 use std::ffi::{CString, c_char, c_void};
@@ -42,23 +42,23 @@ struct Trial {
 type TrialProgram = fn(Trial) -> bool;
 
 /// Returns the program that goes wrong without the waits of a place.
-fn program(place: WaitPlace) -> TrialProgram {
+fn program(place: SyncPoint) -> TrialProgram {
     match place {
-        WaitPlace::BeforeWrite => device::writes_what_is_read,
-        WaitPlace::BeforeRead => device::reads_what_is_written,
-        WaitPlace::Bell => device::rings_when_all_is_done,
-        WaitPlace::BehindForeign => device::reads_what_another_library_writes,
-        WaitPlace::ForeignBehind => device::writes_what_another_library_reads,
-        WaitPlace::IpcEntered => ipc::reads_contributions,
-        WaitPlace::IpcCombined => ipc::reads_what_others_have_combined,
-        WaitPlace::IpcRead => ipc::writes_what_others_have_read,
-        WaitPlace::IpcMessage => ipc::takes_a_message,
-        WaitPlace::IpcTurns => ipc::does_one_after_the_other,
-        WaitPlace::NcclBeforeWrite => nccl::writes_what_is_read,
-        WaitPlace::NcclInput => nccl::reads_an_input,
-        WaitPlace::NcclOutput => nccl::reads_what_it_writes,
-        WaitPlace::NcclDone => nccl::reads_a_result,
-        WaitPlace::OfTest => panic!("it is not a place of the library"),
+        SyncPoint::BeforeWrite => device::writes_what_is_read,
+        SyncPoint::BeforeRead => device::reads_what_is_written,
+        SyncPoint::Bell => device::rings_when_all_is_done,
+        SyncPoint::BehindForeign => device::reads_what_another_library_writes,
+        SyncPoint::ForeignBehind => device::writes_what_another_library_reads,
+        SyncPoint::IpcEntered => ipc::reads_contributions,
+        SyncPoint::IpcCombined => ipc::reads_what_others_have_combined,
+        SyncPoint::IpcRead => ipc::writes_what_others_have_read,
+        SyncPoint::IpcMessage => ipc::takes_a_message,
+        SyncPoint::IpcTurns => ipc::does_one_after_the_other,
+        SyncPoint::NcclBeforeWrite => nccl::writes_what_is_read,
+        SyncPoint::NcclInput => nccl::reads_an_input,
+        SyncPoint::NcclOutput => nccl::reads_what_it_writes,
+        SyncPoint::NcclDone => nccl::reads_a_result,
+        SyncPoint::OfTest => panic!("it is not a place of the library"),
     }
 }
 
@@ -73,12 +73,12 @@ fn of_fake(name: &str) -> Option<unsafe extern "C" fn(*const c_char)> {
 pub(crate) struct Named;
 
 impl Named {
-    pub(crate) fn new(place: WaitPlace) -> Self {
+    pub(crate) fn new(place: SyncPoint) -> Self {
         Self::tell(Some(place));
         Named
     }
 
-    fn tell(place: Option<WaitPlace>) {
+    fn tell(place: Option<SyncPoint>) {
         static FUNCTION: OnceLock<Option<unsafe extern "C" fn(*const c_char)>> = OnceLock::new();
         let Some(function) = FUNCTION.get_or_init(|| of_fake("hexagramFakePlace\0")) else { return };
         // SAFETY: a name is static and ends with 0.
@@ -108,7 +108,7 @@ fn configure(settings: &str) {
 #[ignore = "started as a process by the next one"]
 fn goes_wrong_without_a_wait() {
     let Ok(name) = env::var(PLACE) else { return };
-    let place = *WaitPlace::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
+    let place = *SyncPoint::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
     let run = |number: u32, hold| program(place)(Trial { by: (2 + number) as f32, hold });
     for seed in 1..=RIGHT {
         set(seed, "");
@@ -130,7 +130,7 @@ fn end_wrong() -> ! {
 }
 
 /// Returns the output of a place's process if nothing was wrong without its waits, or something with them.
-fn unnoticed(place: WaitPlace) -> Option<String> {
+fn unnoticed(place: SyncPoint) -> Option<String> {
     let mut command = Command::new(env::current_exe().unwrap());
     let test = "device_paths::missing_sync::goes_wrong_without_a_wait";
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
@@ -148,6 +148,6 @@ fn each_place_at_which_a_stream_is_let_wait_needs_it() {
         let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
         return;
     }
-    let unnoticed: Vec<String> = WaitPlace::ALL.iter().filter_map(|place| unnoticed(*place)).collect();
+    let unnoticed: Vec<String> = SyncPoint::ALL.iter().filter_map(|place| unnoticed(*place)).collect();
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

@@ -9,7 +9,7 @@ use super::endpoint::NcclPath;
 use super::link::{NcclWork, SharedCommunicator};
 use super::queue::NcclOperation;
 use crate::device::cuda::enqueue::enqueue;
-use crate::device::{DeviceQueue, WaitPlace, at};
+use crate::device::{DeviceQueue, SyncPoint, at};
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::transport::native::payload;
@@ -34,12 +34,12 @@ impl NcclPath {
         let stream = self.stream()?;
         let (from, to) = operation.spans();
         if let Some((own, order)) = to.place() {
-            order.before_write(&**own, WaitPlace::NcclBeforeWrite);
+            order.before_write(&**own, SyncPoint::NcclBeforeWrite);
             if let Some((reader, _)) = from.place().filter(|(reader, _)| !Arc::ptr_eq(reader, own)) {
-                at(WaitPlace::NcclInput, || own.wait_to_read(&reader.record()));
+                at(SyncPoint::NcclInput, || own.wait_to_read(&reader.record()));
             }
             let event = own.record();
-            at(WaitPlace::NcclOutput, || stream.wait(&event));
+            at(SyncPoint::NcclOutput, || stream.wait(&event));
             if let Some(failure) = event.failure() {
                 return Err(failure.into_error(own.device()));
             }
@@ -73,7 +73,7 @@ impl NcclPath {
         enqueue(&self.queue, Vec::new(), Vec::new(), vec![from.clone(), to.clone()], |_| Ok(()))?;
         let done = flight.end()?;
         if let Some((own, order)) = to.place() {
-            at(WaitPlace::NcclDone, || own.wait_to_read(&done));
+            at(SyncPoint::NcclDone, || own.wait_to_read(&done));
             order.after_write();
         }
         if let Some((own, order)) = from.place() {

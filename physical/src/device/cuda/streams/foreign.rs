@@ -22,7 +22,7 @@ use super::timestamp::{CudaTimestamp, Unknown};
 use crate::device::cuda::driver::handle::{Handle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::{Cuda, CudaQueue};
-use crate::device::{Queue, Timestamp, WaitPlace, at};
+use crate::device::{Queue, SyncPoint, Timestamp, at};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
@@ -68,7 +68,7 @@ impl ForeignStream {
         let waits = recorded.and_then(|()| {
             // SAFETY: as above; the driver notes which recording is meant before it returns.
             let wait = || unsafe { sys::cuStreamWaitEvent(own.handle.0, event.0, 0) };
-            let status = at(WaitPlace::BehindForeign, wait);
+            let status = at(SyncPoint::BehindForeign, wait);
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
@@ -88,7 +88,7 @@ impl ForeignStream {
         let Some(recorded) = event.recorded() else { return queue.check() };
         // SAFETY: both handles are there.
         let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
-        let status = at(WaitPlace::ForeignBehind, wait);
+        let status = at(SyncPoint::ForeignBehind, wait);
         self.gpu.expect(status, "let another library's stream wait")
     }
 

@@ -12,7 +12,7 @@ use crate::device::cuda::driver::handle::StreamHandle;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::kernel_error::Refusals;
 use crate::device::cuda::memory::DeviceAllocation;
-use crate::device::{Event, Failure, WaitPlace, at};
+use crate::device::{Event, Failure, SyncPoint, at};
 use crate::error::Result;
 use crate::memory::deferred_drop;
 use crate::waiting::deadline;
@@ -330,7 +330,7 @@ impl CudaStream {
         let _current = self.gpu.enter()?;
         // SAFETY: both handles are there.
         let status =
-            at(WaitPlace::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
+            at(SyncPoint::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
         self.gpu.expect(status, "wait for an event")?;
         pending.ring_on(&self.gpu, stream)
     }

@@ -5,7 +5,7 @@ use super::super::enqueue::{address, enqueue};
 use super::super::{CudaQueue, FailureWatch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
-use crate::device::{WaitPlace, at};
+use crate::device::{SyncPoint, at};
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUpointer_attribute, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ impl Word {
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
             // SAFETY: the word is pinned memory, which the stream holds.
             let waits = || unsafe { sys::cuStreamWaitValue32_v2(work.stream().0, word, 1, WAIT) };
-            work.expect(at(WaitPlace::OfTest, waits), "wait for a word")
+            work.expect(at(SyncPoint::OfTest, waits), "wait for a word")
         })
         .unwrap();
     }
@@ -162,7 +162,7 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     // A queue that only waits in order to write does not get the failure.
     let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
     for queue in [&third, &writer] {
-        at(WaitPlace::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
+        at(SyncPoint::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
     }
     assert!(event.wait(Duration::from_secs(60)));
     let named = |error: Error| assert!(error.to_string().contains("rank 1 is gone"), "{error}");
