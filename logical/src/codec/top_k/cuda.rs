@@ -1,6 +1,6 @@
 //! Programs of top-k: the entries of `top_k.cu` that a device launches.
 
-use super::places::IndexLayout;
+use super::index_coding::IndexLayout;
 use super::{KeptValues, TopK};
 use crate::codec::shared::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};

@@ -18,25 +18,25 @@
 //! guess was too high, selection restarts without one, so that the result never depends on the sample. A GPU counts
 //! magnitudes by their upper bits instead: see `top_k.cu`.
 
-mod bins;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod places;
+mod index_coding;
 mod selection;
+mod two_bit;
 
 use super::shared::blocks::expect_len;
 use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use crate::options_text::{NamedOptions, Options, one_of, or};
-use bins::Bins;
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
-use places::IndexLayout;
+use index_coding::IndexLayout;
 use selection::Selection;
 use std::sync::Arc;
+use two_bit::Bins;
 
 /// Codec that keeps the largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ impl TopK {
     fn values_len(&self, k: usize) -> usize {
         match self.values {
             KeptValues::Whole => 4 * k,
-            KeptValues::Bins => bins::bytes(k),
+            KeptValues::Bins => two_bit::bytes(k),
         }
     }
 
@@ -134,7 +134,7 @@ impl TopK {
             }
             KeptValues::Bins => {
                 let values: Vec<f32> = chosen.iter().map(|place| from[*place]).collect();
-                bins::encode(&values, self.not_finite, to);
+                two_bit::encode(&values, self.not_finite, to);
             }
         }
     }
