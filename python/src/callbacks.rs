@@ -6,7 +6,7 @@
 //! next: there are as many threads as callbacks that wait for each other, mostly two.
 
 use crate::fork::Generation;
-use crate::memory::kept;
+use crate::memory::elements_owner;
 use crate::work::Work;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -133,9 +133,9 @@ fn run_callbacks(py: Python<'_>) {
                     error.write_unraisable(py, Some(function.bind(py)));
                 }
                 drop(function);
-                kept::sweep(py, generation);
+                elements_owner::sweep(py, generation);
             }
-            NextWork::Sweep => kept::sweep(py, generation),
+            NextWork::Sweep => elements_owner::sweep(py, generation),
             NextWork::End => return,
         }
         let mut todo = todo();

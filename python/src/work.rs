@@ -3,7 +3,7 @@
 use crate::callbacks;
 use crate::error::{exception, late, usage};
 use crate::fork::Generation;
-use crate::memory::kept;
+use crate::memory::elements_owner;
 use hexagram::logical::executor::Ticket;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Work {
     fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<WorkValue>>> {
         self.generation.check(py)?;
         let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
-        kept::sweep(py, self.generation);
+        elements_owner::sweep(py, self.generation);
         Ok(outcome)
     }
 

@@ -1,7 +1,7 @@
 //! Parameters from which the model is built: a `VarMap` that returns tapped parameters.
 
 use crate::error::Result;
-use crate::home::ModelMemory;
+use crate::model_memory::ModelMemory;
 use crate::roles::{Role, TensorRoles};
 use crate::tap::{EngineSlot, tap};
 use candle_core::{DType, Device, Shape, Tensor, Var};

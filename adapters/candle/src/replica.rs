@@ -1,7 +1,7 @@
 //! The copy of a candle model on one rank, trained together with those of the other ranks.
 
 use crate::error::{Error, Result};
-use crate::home::ModelMemory;
+use crate::model_memory::ModelMemory;
 use crate::options::ReplicaOptions;
 use crate::own_gradients::OwnGradients;
 use crate::parameters::{Entries, ModelTensor, RequestedTensors, Tapped};

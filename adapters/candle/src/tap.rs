@@ -6,7 +6,7 @@
 //! gets its gradient later, after synchronization.
 
 use crate::error::Result;
-use crate::home::ModelMemory;
+use crate::model_memory::ModelMemory;
 use crate::values::{range, with_elements};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, Var};
 #[cfg(feature = "cuda")]

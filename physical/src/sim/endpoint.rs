@@ -2,7 +2,7 @@
 //! receives and lands them.
 
 use super::mailbox::BoxNumber;
-use super::network::parcels::{MessageContent, SimulatedMessage};
+use super::network::messages::{MessageContent, SimulatedMessage};
 use super::operations::{EndpointOperations, OperationDirection};
 use super::schedule::Simulator;
 use crate::control::health::Health;

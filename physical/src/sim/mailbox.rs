@@ -1,6 +1,6 @@
 //! Mail: events for the endpoints of a simulated cluster.
 
-use super::network::parcels::SimulatedMessage;
+use super::network::messages::SimulatedMessage;
 use crate::transport::{Received, Ticket};
 use std::collections::BTreeMap;
 use std::mem;

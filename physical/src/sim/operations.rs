@@ -1,7 +1,7 @@
 //! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
 use super::mailbox::DeliveredMail;
-use super::network::parcels::SimulatedMessage;
+use super::network::messages::SimulatedMessage;
 use crate::error::Result;
 use crate::transport::matching::Matcher;
 use crate::transport::tickets::Tickets;

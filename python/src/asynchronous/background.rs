@@ -1,6 +1,6 @@
 //! Averages in the background: the mean over ranks of a snapshot, while this rank continues its computation.
 
-use super::home::ClosableOwner;
+use super::closable_owner::ClosableOwner;
 use crate::communicator::{CallOptions, Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::Encoding;
 use crate::error::{exception, usage};

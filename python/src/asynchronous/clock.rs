@@ -1,6 +1,6 @@
 //! The staleness clock: a rank waits if it is too many steps ahead of the slowest.
 
-use super::home::ClosableOwner;
+use super::closable_owner::ClosableOwner;
 use crate::communicator::{CallOptions, CallResult, Communicator, InnerCommunicator};
 use crate::work::WorkValue;
 use hexagram::asynchronous;

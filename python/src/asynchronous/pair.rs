@@ -1,6 +1,6 @@
 //! Pair exchanges: two ranks average their values at any time, without a third.
 
-use super::home::ClosableOwner;
+use super::closable_owner::ClosableOwner;
 use super::window::{restored, states};
 use crate::communicator::{
     CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,

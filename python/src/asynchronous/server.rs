@@ -1,6 +1,6 @@
 //! The parameter server on all ranks: each keeps a shard, and updates it by the pushes of the others.
 
-use super::home::ClosableOwner;
+use super::closable_owner::ClosableOwner;
 use crate::communicator::{
     CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
 };

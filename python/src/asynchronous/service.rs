@@ -1,7 +1,7 @@
 //! The service: one thread of a rank that answers the requests of the other ranks, and the objects created from it.
 
 use super::clock::Clock;
-use super::home::{ClosableOwner, Empties};
+use super::closable_owner::{ClosableOwner, Empties};
 use super::pair::PairExchange;
 use super::server::{Server, ServerCodecs};
 use super::window::Window;

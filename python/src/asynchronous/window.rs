@@ -1,6 +1,6 @@
 //! Windows: memory of a rank that its neighbours write and read while it computes.
 
-use super::home::ClosableOwner;
+use super::closable_owner::ClosableOwner;
 use crate::communicator::{
     CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
 };

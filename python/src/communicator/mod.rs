@@ -15,7 +15,7 @@ pub(crate) use hierarchy::Hierarchy;
 
 use crate::callbacks;
 use crate::error::usage;
-use crate::memory::kept;
+use crate::memory::elements_owner;
 use crate::work::{Work, WorkValue};
 use crate::world::{WorldMember, seconds};
 use hexagram::Result;
@@ -142,7 +142,7 @@ impl CallOptions {
 
     /// Ensures that objects kept by ended operations are dropped, including those of this one.
     fn prepare(self, py: Python<'_>, member: &WorldMember) -> PyResult<()> {
-        kept::sweep(py, member.generation());
+        elements_owner::sweep(py, member.generation());
         // It drops the objects of an asynchronous operation, if no call does.
         if self.async_op { callbacks::start(py) } else { Ok(()) }
     }

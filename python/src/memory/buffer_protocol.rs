@@ -3,7 +3,7 @@
 //! Its functions are in every Python since 3.10, and in the stable interface since 3.11, with the same layout. So they
 //! are declared here.
 
-use super::kept::{ElementsOwner, OwnerKind};
+use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, name_of};
 use crate::dtype::all_dtypes;
 use crate::error::usage;

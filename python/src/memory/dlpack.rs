@@ -3,7 +3,7 @@
 //! The capsule itself is kept, not its contents: its destructor, which runs with the interpreter lock, releases the
 //! tensor.
 
-use super::kept::{ElementsOwner, OwnerKind};
+use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, name_of};
 use crate::dtype::all_dtypes;
 use crate::error::usage;

@@ -6,8 +6,8 @@
 
 mod buffer_protocol;
 mod dlpack;
+pub(crate) mod elements_owner;
 pub(crate) mod export;
-pub(crate) mod kept;
 mod registered;
 mod span;
 mod views;
@@ -18,8 +18,8 @@ pub(crate) use span::Span;
 use crate::error::{exception, usage};
 use buffer_protocol::ObjectView;
 use dlpack::Capsule;
+use elements_owner::ElementsOwner;
 use hexagram::{Buffer, DType, Error, Queue};
-use kept::ElementsOwner;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::ops::{Deref, DerefMut, Range};

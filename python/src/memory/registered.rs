@@ -1,7 +1,7 @@
 //! Memory that the other ranks of this host can read: collectives on it need no staging copies.
 
+use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::export::{DEVICE, DlpackRequest, LentElements, capsule};
-use super::kept::{ElementsOwner, OwnerKind};
 use super::{BufferSlot, OwnedElements};
 use crate::error::usage;
 use hexagram::{Buffer, DType};

@@ -1,7 +1,7 @@
 //! Spans: elements at a known address.
 
 use super::OwnedElements;
-use super::kept::{ElementsOwner, OwnerKind};
+use super::elements_owner::{ElementsOwner, OwnerKind};
 use crate::dtype::dtype;
 use crate::error::usage;
 use hexagram::DType;

@@ -7,7 +7,7 @@ use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, OutgoingRequest};
 use super::handler::{ElementsPayload, ReceivedPayload, ServiceMember};
 use super::pending::Pending;
-use super::saved::{SavedStates, parse, unknown};
+use super::saved_states::{SavedStates, parse, unknown};
 use super::service::Service;
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};

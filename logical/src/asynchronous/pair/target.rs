@@ -2,8 +2,8 @@
 
 use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
-use crate::asynchronous::saved::{OF, SavedStates, restore_value, unknown};
-use crate::asynchronous::shared::{SharedGuard, TaskLock};
+use crate::asynchronous::saved_states::{OF, SavedStates, restore_value, unknown};
+use crate::asynchronous::task_lock::{SharedGuard, TaskLock};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};

@@ -1,7 +1,7 @@
 //! Cache of pulled parameters.
 
 use super::Pulled;
-use super::terms::ShardRange;
+use super::shard_layout::ShardRange;
 use crate::{Buffer, DType, Result};
 use std::ops::Range;
 

@@ -6,7 +6,7 @@ use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
-use super::terms::ShardRange;
+use super::shard_layout::ShardRange;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};

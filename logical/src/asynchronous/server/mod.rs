@@ -3,7 +3,7 @@
 mod cache;
 mod client;
 mod shard;
-mod terms;
+mod shard_layout;
 mod update;
 
 pub use update::{Add, Push, SgdUpdate, Update};
@@ -17,9 +17,9 @@ use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use shard::Shard;
+use shard_layout::{ShardLayout, Shards};
 use std::ops::Range;
 use std::sync::Arc;
-use terms::{ShardLayout, Shards};
 
 /// Encodings of the messages of a server. Must be equal on all ranks.
 #[derive(Debug, Default)]

@@ -9,9 +9,9 @@
 //! `settled` is a clock: all pushes of all ranks before it have arrived.
 
 use super::super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
-use super::super::shared::TaskLock;
+use super::super::task_lock::TaskLock;
 use super::super::wire::{Request, violation};
-use super::terms::ShardLayout;
+use super::shard_layout::ShardLayout;
 use super::update::{Push, Update};
 use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Result};

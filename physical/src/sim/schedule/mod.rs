@@ -17,7 +17,7 @@ mod runtime;
 
 use super::cluster::fault::Fault;
 use super::mailbox::{BoxNumber, DeliveredMail};
-use super::network::parcels::SimulatedMessage;
+use super::network::messages::SimulatedMessage;
 use super::network::rates::Rates;
 use super::network::wires::{Flaw, MessageEvent, Wires};
 use super::sockets::Sockets;

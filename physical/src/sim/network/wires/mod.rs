@@ -8,7 +8,7 @@
 mod faults;
 
 use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
-use super::parcels::{MessageContent, MessageQueue, Parcels, SimulatedMessage};
+use super::messages::{MessageContent, MessageQueue, Parcels, SimulatedMessage};
 use super::routes::Routes;
 use crate::memory::hash;
 use crate::sim::cluster::Cluster;
