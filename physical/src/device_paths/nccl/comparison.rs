@@ -1,5 +1,5 @@
-//! Comparison: before a collective is enqueued, its ranks compare their calls by [mail](crate::device_paths::path::mail) of the host's
-//! transport.
+//! Comparison: before a collective is enqueued, its ranks compare their calls by
+//! [control messages](crate::device_paths::device_path::control_message) of the host's transport.
 //!
 //! Ranks that call different collectives of NCCL's hang. So, in rounds k = 0, 1, …, member m of a group writes to m + 2^k and
 //! reads from m − 2^k, under the label of the collective. A rank that has completed all rounds knows that all ranks agree,

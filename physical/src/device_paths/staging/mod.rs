@@ -1,6 +1,6 @@
 //! The endpoint around that of every transport: it sends and receives device memory.
 //!
-//! Views of host memory pass through. Views of a device go by a [path](super::path), if the ranks have attached devices
+//! Views of host memory pass through. Views of a device go by a [path](super::device_path), if the ranks have attached devices
 //! that have one between them which carries them. Otherwise they are *staged*: a message is copied down first, and posted when
 //! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
 //! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory

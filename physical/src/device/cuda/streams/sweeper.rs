@@ -3,7 +3,7 @@
 //! The first thread drops the values that finished work kept, rings bells that the driver does not ring, and is the
 //! first to see that a device is lost. It calls the driver, which may block it while another thread's call waits for
 //! the device. That call may wait for a stream that waits for a rank which is gone. So a second thread ends the waits
-//! of [watched](crate::device::cuda::Watch) work: it neither calls the driver nor drops values that may call it. Without work in
+//! of [watched](crate::device::cuda::FailureWatch) work: it neither calls the driver nor drops values that may call it. Without work in
 //! flight both sleep. They end before the process does.
 
 use super::failure_watch::WatchedWork;
