@@ -145,7 +145,7 @@ impl SharedHealth {
 /// Knowledge of one rank about all ranks.
 pub struct Health {
     rank: usize,
-    board: Arc<SharedHealth>,
+    shared: Arc<SharedHealth>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
@@ -158,38 +158,38 @@ impl Health {
     /// Creates the same view, with heartbeat options that the user chose.
     pub(crate) fn watching(rank: usize, peers: Vec<Peer>, heartbeat: HeartbeatOptions) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        // All ranks report to rank 0, and ranks that are threads share its board.
+        // All ranks report to rank 0, and ranks that are threads share its health.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let board = SharedHealth { peers, left, verdict, bells, heartbeat, waits, doubt };
-        Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
+        let shared = SharedHealth { peers, left, verdict, bells, heartbeat, waits, doubt };
+        Health { rank, shared: Arc::new(shared), reporter: OnceLock::new() }
     }
 
     /// Returns the view of another rank in the same process.
     pub(crate) fn of_rank(&self, rank: usize) -> Self {
-        Health { rank, board: Arc::clone(&self.board), reporter: OnceLock::new() }
+        Health { rank, shared: Arc::clone(&self.shared), reporter: OnceLock::new() }
     }
 
     /// Returns this rank's peer.
     pub(crate) fn mine(&self) -> &Peer {
-        &self.board.peers[self.rank]
+        &self.shared.peers[self.rank]
     }
 
     /// Returns names and processes, by rank.
     pub fn peers(&self) -> &[Peer] {
-        &self.board.peers
+        &self.shared.peers
     }
 
     /// Returns the first failure, if there was one.
     pub fn verdict(&self) -> Option<&Verdict> {
-        self.board.verdict.get()
+        self.shared.verdict.get()
     }
 
     /// Returns true if `rank` has finished and announced it.
     pub fn has_left(&self, rank: usize) -> bool {
-        self.board.left[rank].load(Ordering::Acquire)
+        self.shared.left[rank].load(Ordering::Acquire)
     }
 
     /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
@@ -235,50 +235,50 @@ impl Health {
 
     /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
     pub(crate) fn record_verdict(&self, rank: usize, cause: &str) -> bool {
-        let culprit = self.board.peers[rank].clone();
-        let first = self.board.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
+        let culprit = self.shared.peers[rank].clone();
+        let first = self.shared.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
         if first {
-            self.board.ring();
+            self.shared.ring();
         }
         first
     }
 
     /// Records that `rank` has finished, and wakes every thread that waits for it in vain.
     pub(crate) fn leave(&self, rank: usize) {
-        self.board.left[rank].store(true, Ordering::Release);
-        self.board.ring();
+        self.shared.left[rank].store(true, Ordering::Release);
+        self.shared.ring();
     }
 
     /// Rings `bell` at every change from now on: an endpoint has its own rung, so that no failure is slept through.
     pub fn wake(&self, bell: Weak<dyn Bell>) {
-        let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = self.shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(bell);
     }
 
     /// Records whether a process that distributes verdicts has missed heartbeats.
     pub(crate) fn set_doubt(&self, doubt: bool) {
-        self.board.doubt.store(doubt, Ordering::Release);
+        self.shared.doubt.store(doubt, Ordering::Release);
     }
 
     /// Returns true while a silence has not been judged: the verdict with the rank that really failed may not arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.board.doubt.load(Ordering::Acquire)
+        self.shared.doubt.load(Ordering::Acquire)
     }
 
     pub(crate) fn heartbeat(&self) -> &HeartbeatOptions {
-        &self.board.heartbeat
+        &self.shared.heartbeat
     }
 
     /// Returns the known waits between ranks.
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
-        self.board.waits()
+        self.shared.waits()
     }
 
     /// Publishes that an operation of this rank waits for `ranks`, until the notice is dropped.
     pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> PublishedWait {
         let number = self.waits().enter(self.rank, label, ranks);
-        PublishedWait { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
+        PublishedWait { shared: Arc::clone(&self.shared), rank: self.rank, number, since: runtime::now() }
     }
 
     /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
@@ -316,7 +316,7 @@ impl Health {
 
 /// Keeps a wait published.
 pub(crate) struct PublishedWait {
-    board: Arc<SharedHealth>,
+    shared: Arc<SharedHealth>,
     rank: usize,
     number: u64,
     pub(crate) since: Instant,
@@ -324,7 +324,7 @@ pub(crate) struct PublishedWait {
 
 impl Drop for PublishedWait {
     fn drop(&mut self) {
-        self.board.waits().withdraw(self.rank, self.number);
+        self.shared.waits().withdraw(self.rank, self.number);
     }
 }
 

@@ -70,39 +70,39 @@ impl SimEndpoint {
     }
 
     /// Lands a message in its receive.
-    fn deliver(&self, operations: &mut EndpointOperations, parcel: SimulatedMessage, posted: Posted) {
+    fn deliver(&self, operations: &mut EndpointOperations, message: SimulatedMessage, posted: Posted) {
         let ticket = posted.ticket();
-        self.schedule().receive(parcel.bytes);
-        let outcome = match &parcel.content {
+        self.schedule().receive(message.bytes);
+        let outcome = match &message.content {
             MessageContent::View(view) if view.is_on_host() => {
-                posted.land(parcel.from, view.bytes(), &self.health)
+                posted.land(message.from, view.bytes(), &self.health)
             }
-            MessageContent::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
+            MessageContent::Bytes(bytes) => posted.land(message.from, bytes, &self.health),
             MessageContent::View(_)
             | MessageContent::Size
             | MessageContent::Void
             | MessageContent::End
-            | MessageContent::Letter(_) => posted.land_size(parcel.from, parcel.bytes, &self.health),
+            | MessageContent::Datagram(_) => posted.land_size(message.from, message.bytes, &self.health),
         };
         operations.finish(ticket, outcome);
     }
 
     /// Matches a message that has arrived with the receives that are posted.
-    fn arrive(&self, operations: &mut EndpointOperations, parcel: SimulatedMessage) {
-        match operations.matcher.find_posted(parcel.from, &parcel.label) {
-            Match::Found(posted) => self.deliver(operations, parcel, posted),
-            Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
+    fn arrive(&self, operations: &mut EndpointOperations, message: SimulatedMessage) {
+        match operations.matcher.find_posted(message.from, &message.label) {
+            Match::Found(posted) => self.deliver(operations, message, posted),
+            Match::Conflict(posted, _) => self.disagree(operations, &posted, &message),
             Match::Nothing => {
-                let from = parcel.from;
-                let label = parcel.label;
-                operations.matcher.keep_early(Early { from, label, message: parcel });
+                let from = message.from;
+                let label = message.label;
+                operations.matcher.keep_early(Early { from, label, message });
             }
         }
     }
 
     /// Fails a receive whose peer performs a different operation.
-    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, parcel: &SimulatedMessage) {
-        let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
+    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, message: &SimulatedMessage) {
+        let error = posted.mismatch(message.from, message.label.fingerprint, &self.health);
         operations.finish(posted.ticket(), Err(error));
     }
 }
@@ -134,8 +134,8 @@ impl Transport for SimEndpoint {
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
         let content = MessageContent::View(view);
-        let parcel = SimulatedMessage { from: self.rank, label, bytes, content, ticket: Some(ticket) };
-        self.schedule().send(self.mailbox, to, parcel);
+        let message = SimulatedMessage { from: self.rank, label, bytes, content, ticket: Some(ticket) };
+        self.schedule().send(self.mailbox, to, message);
         ticket
     }
 
@@ -174,7 +174,7 @@ impl Transport for SimEndpoint {
         for (ticket, got) in mail.sent.drain(..) {
             operations.finish(ticket, Ok(got));
         }
-        mail.arrived.drain(..).for_each(|parcel| self.arrive(operations, parcel));
+        mail.arrived.drain(..).for_each(|message| self.arrive(operations, message));
         operations.mail = mail;
         has_mail
     }

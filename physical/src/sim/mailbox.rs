@@ -1,4 +1,4 @@
-//! Mail: events for the endpoints of a simulated cluster.
+//! Mailboxes: arrived messages and completed sends for the endpoints of a simulated cluster.
 
 use super::network::messages::SimulatedMessage;
 use crate::transport::{Received, Ticket};
@@ -32,8 +32,8 @@ pub(super) struct RankMailbox {
 
 impl RankMailbox {
     /// Adds a message that has arrived.
-    pub(super) fn arrive(&mut self, parcel: SimulatedMessage) {
-        self.mail.arrived.push(parcel);
+    pub(super) fn arrive(&mut self, message: SimulatedMessage) {
+        self.mail.arrived.push(message);
     }
 
     /// Adds the end of a send; returns true if a future waits for it. Otherwise the rank finds it at its next check.

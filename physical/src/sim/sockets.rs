@@ -166,7 +166,7 @@ impl Sockets {
         Ok(listener)
     }
 
-    /// Calls a listener as a rank. Returns the rank's socket; the call is in `letters`.
+    /// Calls a listener as a rank. Returns the rank's socket; the call is in `datagrams`.
     ///
     /// # Errors
     /// `ConnectionRefused` if no listener has the name; the errors of socketpair(2).
@@ -174,7 +174,7 @@ impl Sockets {
         &mut self,
         rank: usize,
         name: &str,
-        letters: &mut Vec<Datagram>,
+        datagrams: &mut Vec<Datagram>,
     ) -> io::Result<(ConnectionNumber, UnixStream)> {
         let Some(&listener) = self.listeners.get(name) else {
             return Err(ErrorKind::ConnectionRefused.into());
@@ -185,7 +185,7 @@ impl Sockets {
         let ends = [ConnectionEnd::of(rank, Some(held)), ConnectionEnd::of(listener, None)];
         self.connections.push(SimulatedConnection { name: name.to_owned(), state: CallState::Waiting, ends });
         self.of_rank[rank].push((number, CallSide::Caller));
-        letters.push(self.letter(number, CallSide::Listener, SocketReply::Call));
+        datagrams.push(self.datagram(number, CallSide::Listener, SocketReply::Call));
         Ok((number, theirs))
     }
 
@@ -198,7 +198,7 @@ impl Sockets {
         }
     }
 
-    fn letter(&self, connection: ConnectionNumber, to: CallSide, said: SocketReply) -> Datagram {
+    fn datagram(&self, connection: ConnectionNumber, to: CallSide, said: SocketReply) -> Datagram {
         let [caller, listener] = &self.connections[connection].ends;
         let (from, to_rank) = match to {
             CallSide::Listener => (caller.rank, listener.rank),
@@ -209,7 +209,7 @@ impl Sockets {
 
     /// Takes the data that a rank has written, at the end of its turn.
     pub(super) fn collect(&mut self, rank: usize) -> Vec<Datagram> {
-        let mut letters = Vec::new();
+        let mut datagrams = Vec::new();
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
             let socket = &mut self.connections[number].ends[side as usize];
             socket.flush();
@@ -218,30 +218,30 @@ impl Sockets {
             let is_open = socket.held.is_some();
             let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
             if !bytes.is_empty() {
-                letters.push(self.letter(number, to, SocketReply::Bytes(bytes.into())));
+                datagrams.push(self.datagram(number, to, SocketReply::Bytes(bytes.into())));
             }
             if has_closed {
-                letters.push(self.letter(number, to, SocketReply::End));
+                datagrams.push(self.datagram(number, to, SocketReply::End));
             }
             if is_open {
                 self.of_rank[rank].push((number, side));
             }
         }
-        letters
+        datagrams
     }
 
     /// Ends all connections of a rank that has died; returns the resulting messages of the system to others.
     pub(super) fn kill(&mut self, rank: usize) -> Vec<Datagram> {
-        let mut letters = self.collect(rank);
+        let mut datagrams = self.collect(rank);
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
             let socket = &mut self.connections[number].ends[side as usize];
             socket.unread.clear();
             socket.has_end = true;
             socket.flush();
             let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
-            letters.push(self.letter(number, to, SocketReply::End));
+            datagrams.push(self.datagram(number, to, SocketReply::End));
         }
-        letters
+        datagrams
     }
 
     /// Passes arrived data to a rank. Returns the answer of its system, if any.
@@ -275,12 +275,12 @@ impl Sockets {
             held.set_nonblocking(true)?;
             Ok(held)
         };
-        let Ok(held) = connect() else { return self.letter(number, CallSide::Caller, SocketReply::End) };
+        let Ok(held) = connect() else { return self.datagram(number, CallSide::Caller, SocketReply::End) };
         let socket = &mut self.connections[number].ends[CallSide::Listener as usize];
         socket.held = Some(held);
         let rank = socket.rank;
         self.of_rank[rank].push((number, CallSide::Listener));
-        self.letter(number, CallSide::Caller, SocketReply::Accepted)
+        self.datagram(number, CallSide::Caller, SocketReply::Accepted)
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// State of a loader.
 pub(super) struct LoaderRun<B> {
-    hands: Option<BatchSource<B>>,
+    source: Option<BatchSource<B>>,
     arrivals: Arrivals<B>,
     /// Epoch and position of the next batch to be handed out.
     at: (u64, usize),
@@ -39,7 +39,7 @@ impl<B> LoaderRun<B> {
     /// Creates the state of a loader that will begin with this epoch.
     pub(super) fn at(epoch: u64) -> Self {
         LoaderRun {
-            hands: None,
+            source: None,
             arrivals: Arrivals::new(),
             at: (epoch, 0),
             next: (epoch, 0),
@@ -150,14 +150,14 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Ends the threads.
     pub(super) fn stop(&mut self) {
-        self.run.hands = None;
+        self.run.source = None;
         self.run.arrivals.clear();
         self.run.ahead = false;
     }
 
     /// Cancels the outstanding batches.
     fn cancel(&mut self) {
-        if let Some(BatchSource::Workers(workers)) = &self.run.hands {
+        if let Some(BatchSource::Workers(workers)) = &self.run.source {
             workers.cancel();
         }
         self.run.arrivals.clear();
@@ -173,7 +173,7 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Err(error) = self.feed() {
                 return Poll::Ready(self.fail(error));
             }
-            if let Some(BatchSource::Workers(workers)) = &self.run.hands {
+            if let Some(BatchSource::Workers(workers)) = &self.run.source {
                 while let Some(done) = workers.try_receive() {
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
@@ -200,8 +200,8 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Submits tasks, up to the prefetch limit; with persistent workers, also of the next epoch.
     fn feed(&mut self) -> Result<(), LoaderError> {
-        if self.run.hands.is_none() {
-            self.run.hands = Some(self.hire()?);
+        if self.run.source.is_none() {
+            self.run.source = Some(self.hire()?);
         }
         while self.run.arrivals.outstanding() < self.outstanding {
             let Some(next) = self.plan.next() else {
@@ -215,7 +215,7 @@ impl<B: Send + 'static> DataLoader<B> {
             };
             let epoch = self.plan.epoch();
             let ticket = self.run.arrivals.expect(epoch, next.end);
-            match &mut self.run.hands {
+            match &mut self.run.source {
                 Some(BatchSource::Caller(fetcher, context)) => {
                     let task = FetchTask { ticket, generation: 0, epoch, lane: 0, work: next.work };
                     let Some(mut done) = fetcher.fetch(task, context) else { continue };
@@ -314,7 +314,7 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Poll::Ready(batch) = self.poll_batch() {
                 return batch;
             }
-            let Some(BatchSource::Workers(workers)) = &self.run.hands else { return None };
+            let Some(BatchSource::Workers(workers)) = &self.run.source else { return None };
             match workers.receive(deadline.unwrap_or_else(|| Instant::now() + LATE)) {
                 Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
                 Err(LoaderError::Timeout { .. }) if deadline.is_none() => workers.warn_of_wait(),
@@ -331,7 +331,7 @@ impl<B: Send + 'static> DataLoader<B> {
             self.run.deadline = None;
             return Poll::Ready(batch);
         }
-        let Some(BatchSource::Workers(workers)) = &self.run.hands else { return Poll::Ready(None) };
+        let Some(BatchSource::Workers(workers)) = &self.run.source else { return Poll::Ready(None) };
         match self.run.deadline {
             Some(deadline) if Instant::now() >= deadline => {
                 let error = workers.timeout();

@@ -21,7 +21,7 @@ impl<T: Pod + Send + Sync> Element for T {}
 /// Pool of reusable buffers. Clones are handles to the same pool, and may be used from any thread.
 #[derive(Clone, Default)]
 pub struct Pool {
-    shelf: Arc<Mutex<FreeList>>,
+    free_list: Arc<Mutex<FreeList>>,
     /// `None` for the heap.
     memory: Option<Arc<dyn Memory>>,
 }
@@ -56,7 +56,7 @@ impl Pool {
 
     /// Creates an empty pool that allocates from `memory`.
     pub fn over(memory: Arc<dyn Memory>) -> Self {
-        Pool { shelf: Arc::default(), memory: Some(memory) }
+        Pool { free_list: Arc::default(), memory: Some(memory) }
     }
 
     /// Returns a buffer of `len` elements with arbitrary contents: zeros, or those of an earlier use.
@@ -66,7 +66,7 @@ impl Pool {
     pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
         let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
-        let recycled = self.shelf().recycle(wanted);
+        let recycled = self.free_list().recycle(wanted);
         let room = recycled.unwrap_or_else(|| self.allocate(rounded(wanted)));
         Buffer { room, len, home: self.clone(), element: PhantomData }
     }
@@ -74,7 +74,7 @@ impl Pool {
     fn allocate(&self, lines: usize) -> CacheLines {
         let Some(memory) = &self.memory else { return CacheLines::on_heap(lines) };
         CacheLines::of(&**memory, lines).unwrap_or_else(|cause| {
-            self.shelf().failure.get_or_insert(cause);
+            self.free_list().failure.get_or_insert(cause);
             CacheLines::on_heap(lines)
         })
     }
@@ -82,17 +82,17 @@ impl Pool {
     /// Takes the error because of which memory came from the heap, if any.
     pub(super) fn take_failure(&self) -> Option<Cause> {
         self.memory.as_ref()?;
-        self.shelf().failure.take()
+        self.free_list().failure.take()
     }
 
     /// Returns the current memory usage of the pool.
     pub fn usage(&self) -> PoolUsage {
-        self.shelf().usage
+        self.free_list().usage
     }
 
-    /// Locks the shelf. A panic cannot corrupt it: it only holds idle memory.
-    fn shelf(&self) -> MutexGuard<'_, FreeList> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the free list. A panic cannot corrupt it: it only holds idle memory.
+    fn free_list(&self) -> MutexGuard<'_, FreeList> {
+        self.free_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +168,7 @@ impl<T: Element> Drop for Buffer<T> {
         let room = std::mem::take(&mut self.room);
         // A heap substitute for exhausted memory does not belong in the pool.
         let is_kept = self.home.memory.is_none() || matches!(room, CacheLines::Elsewhere { .. });
-        self.home.shelf().put_back(room, is_kept);
+        self.home.free_list().put_back(room, is_kept);
     }
 }
 
@@ -219,8 +219,11 @@ mod tests {
             let usage = pool.usage();
             assert!(usage.idle <= usage.peak, "{usage:?}");
         }
-        let shelf = pool.shelf();
-        assert_eq!(shelf.idle.iter().map(|room| room.lines() * LINE).sum::<usize>(), shelf.usage.idle);
+        let free_list = pool.free_list();
+        assert_eq!(
+            free_list.idle.iter().map(|room| room.lines() * LINE).sum::<usize>(),
+            free_list.usage.idle
+        );
     }
 
     /// Memory of which there is only so much.

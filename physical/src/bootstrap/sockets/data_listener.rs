@@ -3,7 +3,7 @@
 //!
 //! The higher rank connects to the listener of the lower one, performs the handshake, and sends its call. A thread at
 //! each listener accepts connections at any time, so that no rank waits for another one that computes, and keeps them
-//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `opening`.
+//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `dial`.
 //!
 //! ```text
 //! both              handshake, as in `handshake`
@@ -130,8 +130,8 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// # Errors
     /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.
     pub(crate) fn await_call(&self, call: DialRequest, limit: Duration, health: &Health) -> Result<C> {
-        let opening = Dial { peer: call.rank, channel: call.channel, limit, health };
-        opening.poll_until(TICK, |at_most, _| {
+        let dial = Dial { peer: call.rank, channel: call.channel, limit, health };
+        dial.poll_until(TICK, |at_most, _| {
             let found = self.unclaimed.take(call, at_most);
             if found.is_none() {
                 self.unclaimed.check_descriptors()?;

@@ -122,7 +122,7 @@ impl CudaQueue {
     /// work does. So call this before another thread can wait for the work's results.
     pub(crate) fn watch(&self, watch: Arc<dyn FailureWatch>) {
         let stream = Arc::clone(&self.0);
-        self.0.gpu.sweeper.watch(WatchedWork::new(watch, &self.0.doubts, stream));
+        self.0.gpu.sweeper.watch(WatchedWork::new(watch, &self.0.pending_failures, stream));
     }
 
     /// Reports that work of this queue has failed: its watched work, or otherwise the work enqueued last. All work
@@ -131,6 +131,6 @@ impl CudaQueue {
     ///
     /// Call this before the stream continues.
     pub(crate) fn fail(&self, error: &Error) {
-        self.0.doubts.fail(error);
+        self.0.pending_failures.fail(error);
     }
 }

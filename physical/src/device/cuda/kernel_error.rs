@@ -139,7 +139,7 @@ impl CudaStream {
             return Some(Failure::Fault(lost.clone()));
         }
         let mut tail = self.tail();
-        let watched = self.doubts.take_error().map(Failure::Fault);
+        let watched = self.pending_failures.take_error().map(Failure::Fault);
         let failure = tail.failure.take().or(watched)?;
         if tail.refusals.suspect > 0
             && let Some(record) = tail.refusals.record.as_ref().map(|record| record.address)
@@ -167,7 +167,7 @@ impl CudaStream {
             self.tail().failure.get_or_insert(failure);
             return;
         }
-        self.doubts.take_over(event.doubts());
+        self.pending_failures.take_over(event.pending_failures());
         let Some(snapshot) = unread else { return };
         let made = self.make_record();
         // With the record, as long as that is written.

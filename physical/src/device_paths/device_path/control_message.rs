@@ -1,5 +1,5 @@
-//! Mail: short messages of the host's transport, in which ranks agree on what their devices are to do. Each path says
-//! what its own mail means.
+//! Control messages: short messages of the host transport, in which ranks agree on the work of their devices. Each path
+//! defines the meaning of its own.
 
 use crate::error::{Error, Result};
 use crate::memory::Buffer;

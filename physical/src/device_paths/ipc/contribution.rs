@@ -1,4 +1,4 @@
-//! Notices: messages in which a rank that begins an operation tells the others where its contribution is.
+//! Contributions: messages in which a rank that begins an operation sends the address of its contribution to the others.
 //!
 //! ```text
 //! rank → rank 0   notice                    address:u64 number:u64 offset:u64 bytes:u64 handle:64

@@ -1,5 +1,4 @@
-//! The meeting of the ranks of a process before an operation is enqueued: the last of them enqueues it for all, step by
-//! step.
+//! Joint enqueue: the last rank of a process that reaches an operation enqueues it for all of them, step by step.
 //!
 //! A process has few work queues on a GPU (8, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says, up to 32), which its
 //! streams share. What is behind a wait in a work queue waits as well, be it of another stream. So a wait for a step must
@@ -94,11 +93,11 @@ impl JointEnqueue {
     ) -> Participation {
         let outcome = Arc::<Mutex<_>>::default();
         let answer = JointOutcome { outcome: Arc::clone(&outcome), bell: Arc::clone(bell) };
-        let seat = Participant { rank, part, answer };
+        let participant = Participant { rank, part, answer };
         let mut open = lock(&self.open);
-        let seats = open.entry(number).or_default();
-        seats.push(seat);
-        let are_all_here = seats.len() == self.ranks.len();
+        let participants = open.entry(number).or_default();
+        participants.push(participant);
+        let are_all_here = participants.len() == self.ranks.len();
         let all = if are_all_here { open.remove(&number) } else { None };
         drop(open);
         all.into_iter().for_each(enqueue);
@@ -107,17 +106,17 @@ impl JointEnqueue {
 }
 
 /// Enqueues the parts of all ranks.
-fn enqueue(mut seats: Vec<Participant>) {
+fn enqueue(mut participants: Vec<Participant>) {
     // The same order whoever comes last.
-    seats.sort_by_key(|seat| seat.rank);
-    match &mut *seats {
+    participants.sort_by_key(|participant| participant.rank);
+    match &mut *participants {
         [only] => only.part.enqueue_all(),
         all => {
-            let steps = all.iter().map(|seat| seat.part.steps()).max().unwrap_or(0);
-            (0..steps).for_each(|step| all.iter_mut().for_each(|seat| seat.part.enqueue(step)));
+            let steps = all.iter().map(|participant| participant.part.steps()).max().unwrap_or(0);
+            (0..steps).for_each(|step| all.iter_mut().for_each(|participant| participant.part.enqueue(step)));
         }
     }
-    for Participant { part, answer, .. } in seats {
+    for Participant { part, answer, .. } in participants {
         answer.give(part.finish());
     }
 }
@@ -139,8 +138,8 @@ impl Participation {
     /// Returns the ranks of this process that have not come.
     pub(super) fn missing(&self) -> Vec<usize> {
         let open = lock(&self.meeting.open);
-        let Some(seats) = open.get(&self.number) else { return Vec::new() };
-        let is_missing = |rank: &usize| seats.iter().all(|seat| seat.rank != *rank);
+        let Some(participants) = open.get(&self.number) else { return Vec::new() };
+        let is_missing = |rank: &usize| participants.iter().all(|participant| participant.rank != *rank);
         self.meeting.ranks.iter().copied().filter(is_missing).collect()
     }
 }
@@ -148,12 +147,12 @@ impl Participation {
 impl Drop for Participation {
     fn drop(&mut self) {
         let mut open = lock(&self.meeting.open);
-        let Some(seats) = open.get_mut(&self.number) else {
+        let Some(participants) = open.get_mut(&self.number) else {
             drop(open);
             return self.wait();
         };
-        let left: Vec<_> = seats.extract_if(.., |seat| seat.rank == self.rank).collect();
-        if seats.is_empty() {
+        let left: Vec<_> = participants.extract_if(.., |participant| participant.rank == self.rank).collect();
+        if participants.is_empty() {
             open.remove(&self.number);
         }
         drop(open);

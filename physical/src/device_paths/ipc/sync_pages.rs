@@ -1,5 +1,5 @@
-//! The words by which streams of several ranks wait for each other: a page of each rank, in host memory, in which every
-//! rank has a line.
+//! Sync pages: the words by which streams of several ranks wait for each other. Each rank has a page in host memory, in
+//! which every rank has a line.
 //!
 //! ```text
 //! page of rank r   step:u32 mark:u32 sent:u32 taken:u32 of rank 0, the same of rank 1, …    each in a cache line of its own

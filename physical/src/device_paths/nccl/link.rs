@@ -1,4 +1,4 @@
-//! Link: one communicator of NCCL's, what is in flight on it, and its end, whichever way that comes.
+//! One NCCL communicator, the work in flight on it, and its teardown.
 //!
 //! The communicator does not block: whoever has begun something asks until it is ready. It is called by the thread of its
 //! endpoint and, while work is in flight, asked by the device's sweeper, in turns. NCCL calls the driver, which may hold up

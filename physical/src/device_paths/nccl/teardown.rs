@@ -1,4 +1,4 @@
-//! Endings: threads on which NCCL ends communicators, each for one.
+//! Teardown: threads on which NCCL ends communicators, each for one.
 //!
 //! An abort waits until the device has come to NCCL's work, and a communicator is not destroyed before the other ranks of
 //! its host have closed their connections to it. So an endpoint waits for a while only, and so does the end of the

@@ -1,4 +1,4 @@
-//! Parcels: messages on their way, all in one piece of memory.
+//! MessageStore: messages on their way, all in one piece of memory.
 
 use crate::memory::ReadView;
 use crate::sim::schedule::agenda::Nanoseconds;
@@ -18,7 +18,7 @@ pub(crate) enum MessageContent {
     /// The end of all messages of its sender.
     End,
     /// Part of the data on a socket.
-    Letter(Datagram),
+    Datagram(Datagram),
 }
 
 /// A message on its way.
@@ -53,13 +53,13 @@ impl SimulatedMessage {
 }
 
 /// Number of a message among those on their way.
-pub(crate) type ParcelNumber = u32;
+pub(crate) type MessageNumber = u32;
 
 /// Messages in the order in which they were added.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MessageQueue {
-    first: Option<ParcelNumber>,
-    last: Option<ParcelNumber>,
+    first: Option<MessageNumber>,
+    last: Option<MessageNumber>,
 }
 
 impl MessageQueue {
@@ -68,26 +68,26 @@ impl MessageQueue {
     }
 }
 
-struct KeptParcel {
+struct KeptMessage {
     /// `None` of a number that is free.
-    parcel: Option<SimulatedMessage>,
+    message: Option<SimulatedMessage>,
     /// First time at which it may leave.
     departs: Nanoseconds,
     /// Message after it in its queue.
-    next: Option<ParcelNumber>,
+    next: Option<MessageNumber>,
 }
 
 /// Messages on their way.
 #[derive(Default)]
-pub(crate) struct Parcels {
-    places: Vec<KeptParcel>,
-    free: Vec<ParcelNumber>,
+pub(crate) struct MessageStore {
+    places: Vec<KeptMessage>,
+    free: Vec<MessageNumber>,
 }
 
-impl Parcels {
+impl MessageStore {
     /// Adds a message that may leave from a time on, as the last of a queue.
-    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Nanoseconds, parcel: SimulatedMessage) {
-        let place = KeptParcel { parcel: Some(parcel), departs, next: None };
+    pub(crate) fn add(&mut self, queue: &mut MessageQueue, departs: Nanoseconds, message: SimulatedMessage) {
+        let place = KeptMessage { message: Some(message), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
                 self.places[number as usize] = place;
@@ -95,20 +95,20 @@ impl Parcels {
             }
             None => {
                 self.places.push(place);
-                (self.places.len() - 1) as ParcelNumber
+                (self.places.len() - 1) as MessageNumber
             }
         };
         self.append(queue, number);
     }
 
-    fn append(&mut self, queue: &mut MessageQueue, number: ParcelNumber) {
+    fn append(&mut self, queue: &mut MessageQueue, number: MessageNumber) {
         match queue.last.replace(number) {
             Some(last) => self.places[last as usize].next = Some(number),
             None => queue.first = Some(number),
         }
     }
 
-    fn detach(&mut self, queue: &mut MessageQueue) -> Option<ParcelNumber> {
+    fn detach(&mut self, queue: &mut MessageQueue) -> Option<MessageNumber> {
         let number = queue.first?;
         queue.first = self.places[number as usize].next.take();
         if queue.first.is_none() {
@@ -125,14 +125,14 @@ impl Parcels {
     ) -> Option<&mut SimulatedMessage> {
         let number = self.detach(from)?;
         self.append(to, number);
-        self.places[number as usize].parcel.as_mut()
+        self.places[number as usize].message.as_mut()
     }
 
     /// Takes the first message of a queue away.
     pub(crate) fn take(&mut self, queue: &mut MessageQueue) -> Option<SimulatedMessage> {
         let number = self.detach(queue)?;
         self.free.push(number);
-        self.places[number as usize].parcel.take()
+        self.places[number as usize].message.take()
     }
 
     /// Returns the earliest departure time of the first message of a queue.
@@ -142,8 +142,8 @@ impl Parcels {
 
     /// Returns the size of the payload of the first message of a queue.
     pub(crate) fn bytes(&self, queue: &MessageQueue) -> Option<usize> {
-        let parcel = self.places[queue.first? as usize].parcel.as_ref();
-        parcel.map(|parcel| parcel.bytes)
+        let message = self.places[queue.first? as usize].message.as_ref();
+        message.map(|message| message.bytes)
     }
 
     /// Calls `visit` with each message of a queue.
@@ -151,7 +151,7 @@ impl Parcels {
         let mut next = queue.first;
         while let Some(number) = next {
             let place = &mut self.places[number as usize];
-            place.parcel.as_mut().into_iter().for_each(&mut visit);
+            place.message.as_mut().into_iter().for_each(&mut visit);
             next = place.next;
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     use crate::transport::fingerprint::{Fingerprint, OperationKind};
     use crate::transport::tag::Tag;
 
-    fn parcel(bytes: usize) -> SimulatedMessage {
+    fn message(bytes: usize) -> SimulatedMessage {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, bytes);
         let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
         SimulatedMessage { from: 0, label, bytes, content: MessageContent::Size, ticket: None }
@@ -172,22 +172,22 @@ mod tests {
 
     #[test]
     fn queues_keep_their_order_while_places_are_used_again() {
-        let mut parcels = Parcels::default();
+        let mut messages = MessageStore::default();
         let mut one = MessageQueue::default();
         let mut other = MessageQueue::default();
         for bytes in 0..3 {
-            parcels.add(&mut one, 10 * bytes as Nanoseconds, parcel(bytes));
+            messages.add(&mut one, 10 * bytes as Nanoseconds, message(bytes));
         }
-        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(0));
-        parcels.add(&mut other, 7, parcel(3));
-        assert_eq!((parcels.places.len(), parcels.departs(&one)), (3, Some(10)));
-        assert_eq!(parcels.pass(&mut one, &mut other).map(|parcel| parcel.bytes), Some(1));
+        assert_eq!(messages.take(&mut one).map(|message| message.bytes), Some(0));
+        messages.add(&mut other, 7, message(3));
+        assert_eq!((messages.places.len(), messages.departs(&one)), (3, Some(10)));
+        assert_eq!(messages.pass(&mut one, &mut other).map(|message| message.bytes), Some(1));
         let mut seen = Vec::new();
-        parcels.for_each(&other, |parcel| seen.push(parcel.bytes));
-        assert_eq!((seen, parcels.bytes(&one)), (vec![3, 1], Some(2)));
-        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(2));
-        assert!(one.is_empty() && parcels.take(&mut one).is_none());
-        parcels.add(&mut one, 0, parcel(4));
-        assert_eq!(parcels.take(&mut one).map(|parcel| parcel.bytes), Some(4));
+        messages.for_each(&other, |message| seen.push(message.bytes));
+        assert_eq!((seen, messages.bytes(&one)), (vec![3, 1], Some(2)));
+        assert_eq!(messages.take(&mut one).map(|message| message.bytes), Some(2));
+        assert!(one.is_empty() && messages.take(&mut one).is_none());
+        messages.add(&mut one, 0, message(4));
+        assert_eq!(messages.take(&mut one).map(|message| message.bytes), Some(4));
     }
 }

@@ -1,4 +1,4 @@
-//! Letters of ranks over sockets, between their turns and the wires.
+//! Datagrams of ranks over sockets, between their turns and the wires.
 
 use super::agenda::{Nanoseconds, nanoseconds};
 use super::{SimulatedWorld, Simulator, ThreadNumber};
@@ -32,10 +32,10 @@ impl Simulator {
     pub(super) fn call(&self, name: &str) -> io::Result<(usize, UnixStream)> {
         let mut state = self.lock();
         let rank = state.running_rank();
-        let mut letters = Vec::new();
-        let call = state.sockets.call(rank, name, &mut letters)?;
+        let mut datagrams = Vec::new();
+        let call = state.sockets.call(rank, name, &mut datagrams)?;
         let at = state.local_time();
-        state.post(at, letters);
+        state.post(at, datagrams);
         Ok(call)
     }
 }
@@ -49,29 +49,29 @@ impl SimulatedWorld {
     /// Takes the data that a rank has written to its sockets in a turn, and sends it at the end of the turn.
     pub(super) fn collect(&mut self, number: ThreadNumber) {
         let rank = self.threads[number].rank;
-        let mut letters = self.sockets.collect(rank);
+        let mut datagrams = self.sockets.collect(rank);
         if let Some(Flaw::SkipHeartbeats { every }) = self.flaw {
-            letters.retain(|letter| {
-                self.heartbeats += u64::from(is_heartbeat(letter.piece.bytes()));
-                !(is_heartbeat(letter.piece.bytes()) && self.heartbeats.is_multiple_of(every))
+            datagrams.retain(|datagram| {
+                self.heartbeats += u64::from(is_heartbeat(datagram.piece.bytes()));
+                !(is_heartbeat(datagram.piece.bytes()) && self.heartbeats.is_multiple_of(every))
             });
         }
         let at = self.threads[number].ahead.max(self.now);
-        self.post(at, letters);
+        self.post(at, datagrams);
     }
 
-    /// Sends letters.
-    pub(super) fn post(&mut self, at: Nanoseconds, letters: Vec<Datagram>) {
-        for letter in letters {
-            self.wires.post(at, letter, &mut self.agenda);
+    /// Sends datagrams.
+    pub(super) fn post(&mut self, at: Nanoseconds, datagrams: Vec<Datagram>) {
+        for datagram in datagrams {
+            self.wires.post(at, datagram, &mut self.agenda);
         }
     }
 
-    /// Gives ranks the letters that have arrived.
+    /// Gives ranks the datagrams that have arrived.
     pub(super) fn deliver(&mut self) {
-        for letter in mem::take(&mut self.wires.letters) {
-            let rank = letter.to;
-            let answer = self.sockets.deliver(letter.piece);
+        for datagram in mem::take(&mut self.wires.datagrams) {
+            let rank = datagram.to;
+            let answer = self.sockets.deliver(datagram.piece);
             self.post(self.now, answer.into_iter().collect());
             if !self.to_look.contains(&rank) {
                 self.to_look.push(rank);

@@ -90,8 +90,8 @@ impl SimulatedWorld {
         }
         let now = self.now;
         self.close(now, rank);
-        let letters = self.sockets.kill(rank);
-        self.post(now, letters);
+        let datagrams = self.sockets.kill(rank);
+        self.post(now, datagrams);
         self.wires.bury(rank);
         self.conditions[rank] = Condition::Dead;
         self.release(rank);

@@ -416,13 +416,13 @@ impl Simulator {
     }
 
     /// Sends a message to a rank, at the time of the thread that does.
-    pub(super) fn send(&self, from: BoxNumber, to: usize, parcel: SimulatedMessage) {
+    pub(super) fn send(&self, from: BoxNumber, to: usize, message: SimulatedMessage) {
         let mut state = self.lock();
-        let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
+        let cost = state.rates.message.as_secs_f64() + message.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
         let SimulatedWorld { wires, agenda, .. } = &mut *state;
-        wires.send(at, from, to, parcel, agenda);
+        wires.send(at, from, to, message, agenda);
     }
 
     /// Charges the running thread for receiving a message.

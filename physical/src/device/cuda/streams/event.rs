@@ -41,7 +41,7 @@ pub(crate) struct Known {
     /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
     pub(crate) snapshot: Option<Arc<RefusalSnapshot>>,
     /// Outcomes of watched work.
-    pub(crate) doubts: Vec<Arc<PendingFailure>>,
+    pub(crate) pending_failures: Vec<Arc<PendingFailure>>,
     /// Number of times that the stream's failure was taken.
     pub(crate) takes: u64,
 }
@@ -72,16 +72,20 @@ impl CudaEvent {
     }
 
     /// Returns the outcomes of watched work before it.
-    pub(crate) fn doubts(&self) -> &[Arc<PendingFailure>] {
-        &self.known.doubts
+    pub(crate) fn pending_failures(&self) -> &[Arc<PendingFailure>] {
+        &self.known.pending_failures
     }
 
     /// Returns the known failure.
     pub(crate) fn known_failure(&self) -> Option<Failure> {
         let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
         let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
-        let watched =
-            || self.known.doubts.iter().find_map(|doubt| doubt.error().cloned().map(Failure::Fault));
+        let watched = || {
+            self.known
+                .pending_failures
+                .iter()
+                .find_map(|pending| pending.error().cloned().map(Failure::Fault))
+        };
         lost.or_else(|| self.known.failure.clone())
             .or_else(watched)
             .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
@@ -127,7 +131,7 @@ impl Event for CudaEvent {
 
     fn is_settled(&self) -> bool {
         // Looks now at watched work without a known outcome: the caller must not continue after failed work.
-        self.known.doubts.iter().all(|doubt| !doubt.look()) || self.stream.gpu.lost().is_some()
+        self.known.pending_failures.iter().all(|pending| !pending.look()) || self.stream.gpu.lost().is_some()
     }
 
     fn failure(&self) -> Option<Failure> {

@@ -2,10 +2,10 @@
 //!
 //! A thread of the device's sweeper, which never waits for the driver, looks at the work. A watch that finds a
 //! failure first reports it to the queue ([`CudaQueue::fail`](crate::device::cuda::CudaQueue::fail)), and then ends the stream's
-//! wait. Watched work leaves a *doubt* on its stream until the watch ends. Events recorded until then have the
-//! stream's doubts, and so has a stream that waits for such an event in order to read. So a failure reaches all work
-//! enqueued after the failed one, even before it is found. A thread that has waited for an event looks at the event's
-//! doubts itself before it uses the results: the sweeper may not have looked yet.
+//! wait. Watched work leaves a *pending failure* on its stream until the watch ends. Events recorded until then have
+//! the pending failures of the stream, and so has a stream that waits for such an event in order to read. So a failure
+//! reaches all work enqueued after the failed one, even before it is found. A thread that has waited for an event
+//! looks at the pending failures of the event itself before it uses the results: the sweeper may not have looked yet.
 
 use crate::error::Error;
 use crate::waiting::lock::lock;
@@ -25,7 +25,7 @@ pub(crate) trait FailureWatch: Send + Sync {
     fn ask(&self) {}
 }
 
-/// Doubt about watched work.
+/// Possible failure of watched work, whose outcome may still be unknown.
 pub(crate) struct PendingFailure {
     /// Outcome, once it is known: the error, or `None` for success.
     outcome: OnceLock<Option<Error>>,
@@ -67,7 +67,7 @@ impl PendingFailure {
     }
 }
 
-/// Doubts of a stream: about its own work, and about work that it has waited for in order to read.
+/// Pending failures of a stream: of its own work, and of work that it has waited for in order to read.
 #[derive(Default)]
 pub(crate) struct PendingFailures(Mutex<PendingFailureLists>);
 
@@ -90,15 +90,16 @@ impl PendingFailureLists {
 
 impl PendingFailures {
     fn open(&self, watch: Weak<dyn FailureWatch>) -> Arc<PendingFailure> {
-        let doubt = Arc::new(PendingFailure { outcome: OnceLock::new(), watch });
-        lock(&self.0).own.push(Arc::clone(&doubt));
-        doubt
+        let pending = Arc::new(PendingFailure { outcome: OnceLock::new(), watch });
+        lock(&self.0).own.push(Arc::clone(&pending));
+        pending
     }
 
-    /// Settles all open doubts about the stream's own work. Work enqueued later gets the error, too.
+    /// Settles all open pending failures of the stream's own work. Work enqueued later gets the error, too.
     pub(crate) fn fail(&self, error: &Error) {
         let mut list = lock(&self.0);
-        let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
+        let settled =
+            list.own.iter().filter(|pending| pending.outcome.set(Some(error.clone())).is_ok()).count();
         if settled == 0 {
             let outcome = Some(error.clone()).into();
             list.own.push(Arc::new(PendingFailure { outcome, watch: Weak::<Nothing>::new() }));
@@ -108,20 +109,20 @@ impl PendingFailures {
     /// Returns those that an event has which is recorded now.
     pub(crate) fn now(&self) -> Vec<Arc<PendingFailure>> {
         let mut list = lock(&self.0);
-        list.retain(|doubt| !doubt.is_over());
+        list.retain(|pending| !pending.is_over());
         list.all().cloned().collect()
     }
 
     /// Takes over those of an event, for which the stream waits in order to read.
-    pub(crate) fn take_over(&self, doubts: &[Arc<PendingFailure>]) {
-        if doubts.is_empty() {
+    pub(crate) fn take_over(&self, pending_failures: &[Arc<PendingFailure>]) {
+        if pending_failures.is_empty() {
             return;
         }
         let mut list = lock(&self.0);
-        list.retain(|doubt| !doubt.is_over());
-        for doubt in doubts.iter().filter(|doubt| !doubt.is_over()) {
-            if !list.all().any(|known| Arc::ptr_eq(known, doubt)) {
-                list.others.push(Arc::clone(doubt));
+        list.retain(|pending| !pending.is_over());
+        for pending in pending_failures.iter().filter(|pending| !pending.is_over()) {
+            if !list.all().any(|known| Arc::ptr_eq(known, pending)) {
+                list.others.push(Arc::clone(pending));
             }
         }
     }
@@ -129,8 +130,8 @@ impl PendingFailures {
     /// Returns the first error of work that has failed, and forgets all such work.
     pub(crate) fn take_error(&self) -> Option<Error> {
         let mut list = lock(&self.0);
-        let first = list.all().find_map(|doubt| doubt.error().cloned());
-        list.retain(|doubt| doubt.is_open());
+        let first = list.all().find_map(|pending| pending.error().cloned());
+        list.retain(|pending| pending.is_open());
         first
     }
 }
@@ -147,25 +148,25 @@ impl FailureWatch for Nothing {
 /// Watched work in the sweeper's list.
 pub(crate) struct WatchedWork {
     watch: Arc<dyn FailureWatch>,
-    doubt: Arc<PendingFailure>,
+    pending: Arc<PendingFailure>,
     /// Keeps the device, whose sweeper looks.
     _stream: Arc<dyn Send + Sync>,
 }
 
 impl WatchedWork {
-    /// Takes up a watch for the last work of a stream, whose doubts these are.
+    /// Takes up a watch for the last work of a stream, which has these pending failures.
     pub(crate) fn new(
         watch: Arc<dyn FailureWatch>,
-        doubts: &PendingFailures,
+        pending_failures: &PendingFailures,
         stream: Arc<dyn Send + Sync>,
     ) -> Self {
-        let doubt = doubts.open(Arc::downgrade(&watch));
-        WatchedWork { watch, doubt, _stream: stream }
+        let pending = pending_failures.open(Arc::downgrade(&watch));
+        WatchedWork { watch, pending, _stream: stream }
     }
 
     /// Looks once, and returns true while the work runs.
     pub(crate) fn look(&self) -> bool {
-        self.doubt.look_with(&*self.watch)
+        self.pending.look_with(&*self.watch)
     }
 
     /// Queries the driver before a look.

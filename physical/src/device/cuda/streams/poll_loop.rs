@@ -1,4 +1,4 @@
-//! Rounds: a thread that looks at a list of things again and again, as long as there are any.
+//! Poll loop: a thread that polls the items of a list until the list is empty.
 
 use crate::waiting::lock::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -41,7 +41,7 @@ pub(crate) struct CudaStream {
     pub(crate) limit: AtomicU64,
     tail: Mutex<StreamTail>,
     /// Outcomes of work that is enqueued and watched.
-    pub(crate) doubts: PendingFailures,
+    pub(crate) pending_failures: PendingFailures,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
     /// Held by the thread that drops kept values, so that no other thread passes it.
@@ -114,7 +114,7 @@ impl CudaStream {
             handle: gpu.create_stream()?,
             limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
-            doubts: PendingFailures::default(),
+            pending_failures: PendingFailures::default(),
             released: AtomicU64::new(0),
             releasing: Mutex::default(),
         });
@@ -197,7 +197,7 @@ impl CudaStream {
         let known = Known {
             failure: tail.failure.clone(),
             snapshot,
-            doubts: self.doubts.now(),
+            pending_failures: self.pending_failures.now(),
             takes: tail.refusals.takes,
         };
         drop(tail);

@@ -136,15 +136,15 @@ impl Wires {
     /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
     pub(crate) fn bury(&mut self, rank: usize) {
         self.dead.insert(rank);
-        self.void(rank, |parcel| parcel.ticket.is_some());
+        self.void(rank, |message| message.ticket.is_some());
     }
 
     fn void(&mut self, rank: usize, lost: impl Fn(&SimulatedMessage) -> bool) {
         for line in self.lines.iter().filter(|line| line.from == rank) {
             for queue in [&line.waiting, &line.due] {
-                self.parcels.for_each(queue, |parcel| {
-                    if lost(parcel) {
-                        parcel.lose();
+                self.messages.for_each(queue, |message| {
+                    if lost(message) {
+                        message.lose();
                     }
                 });
             }
@@ -163,10 +163,10 @@ impl Wires {
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(crate) fn post(&mut self, at: Nanoseconds, letter: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
-        let Datagram { from, to, .. } = letter;
-        let bytes = letter.piece.bytes().len();
-        self.send_as_system(at, from, to, bytes, MessageContent::Letter(letter), agenda);
+    pub(crate) fn post(&mut self, at: Nanoseconds, datagram: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
+        let Datagram { from, to, .. } = datagram;
+        let bytes = datagram.piece.bytes().len();
+        self.send_as_system(at, from, to, bytes, MessageContent::Datagram(datagram), agenda);
     }
 
     fn send_as_system(

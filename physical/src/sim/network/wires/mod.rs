@@ -8,7 +8,7 @@
 mod faults;
 
 use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
-use super::messages::{MessageContent, MessageQueue, Parcels, SimulatedMessage};
+use super::messages::{MessageContent, MessageQueue, MessageStore, SimulatedMessage};
 use super::routes::Routes;
 use crate::memory::hash;
 use crate::sim::cluster::Cluster;
@@ -76,7 +76,7 @@ pub(crate) struct Wires {
     flows: Flows,
     routes: Routes,
     links: Vec<LinkSpec>,
-    parcels: Parcels,
+    messages: MessageStore,
     lines: Vec<ChannelWire>,
     /// Lines from each mailbox, with the ranks that they lead to, in the order of these.
     from: Vec<Vec<(usize, LineNumber)>>,
@@ -94,8 +94,8 @@ pub(crate) struct Wires {
     closed: HashSet<(usize, usize)>,
     /// Ranks that have died.
     dead: HashSet<usize>,
-    /// Letters that have arrived over sockets.
-    pub(crate) letters: Vec<Datagram>,
+    /// Datagrams that have arrived over sockets.
+    pub(crate) datagrams: Vec<Datagram>,
     flaw: Option<Flaw>,
     /// Number of messages of endpoints that have arrived.
     delivered: u64,
@@ -119,7 +119,7 @@ impl Wires {
             flows,
             routes: Routes::new(cluster),
             links,
-            parcels: Parcels::default(),
+            messages: MessageStore::default(),
             lines: Vec::new(),
             from: Vec::new(),
             of_flow: Vec::new(),
@@ -130,7 +130,7 @@ impl Wires {
             cuts: Vec::new(),
             closed: HashSet::new(),
             dead: HashSet::new(),
-            letters: Vec::new(),
+            datagrams: Vec::new(),
             flaw: None,
             delivered: 0,
             log: None,
@@ -178,14 +178,14 @@ impl Wires {
         at: Nanoseconds,
         from: BoxNumber,
         to: usize,
-        parcel: SimulatedMessage,
+        message: SimulatedMessage,
         agenda: &mut Agenda<ScheduledEvent>,
     ) {
         if self.dead.contains(&self.mailboxes.rank(from)) {
             return;
         }
         let line = self.line(from, to);
-        self.parcels.add(&mut self.lines[line as usize].waiting, at, parcel);
+        self.messages.add(&mut self.lines[line as usize].waiting, at, message);
         agenda.add(at, MessageEvent::Depart(line).into());
     }
 
@@ -214,16 +214,16 @@ impl Wires {
                 let from = *from;
                 let to = *to;
                 let inbox = *inbox;
-                let Some(parcel) = self.parcels.take(flying) else { return };
-                self.record(now, EventKind::Arrival, line, parcel.bytes);
+                let Some(message) = self.messages.take(flying) else { return };
+                self.record(now, EventKind::Arrival, line, message.bytes);
                 tell(to);
-                match parcel.content {
+                match message.content {
                     _ if self.dead.contains(&to) => {}
                     MessageContent::Void => {}
                     MessageContent::End => drop(self.closed.insert((from, to))),
-                    MessageContent::Letter(letter) => self.letters.push(letter),
+                    MessageContent::Datagram(datagram) => self.datagrams.push(datagram),
                     _ if self.is_lost() => {}
-                    _ => self.mailboxes.get(inbox).arrive(parcel),
+                    _ => self.mailboxes.get(inbox).arrive(message),
                 }
             }
         }
@@ -240,13 +240,13 @@ impl Wires {
         let is_idle = self.lines[line as usize].due.is_empty();
         loop {
             let ChannelWire { waiting, due, .. } = &mut self.lines[line as usize];
-            if self.parcels.departs(waiting).is_none_or(|at| at > now) {
+            if self.messages.departs(waiting).is_none_or(|at| at > now) {
                 break;
             }
-            let Some(parcel) = self.parcels.pass(waiting, due) else { break };
-            let bytes = parcel.bytes;
+            let Some(message) = self.messages.pass(waiting, due) else { break };
+            let bytes = message.bytes;
             let is_small = HEADER_BYTES + bytes <= BUFFER;
-            let told = is_small.then(|| parcel.release()).flatten();
+            let told = is_small.then(|| message.release()).flatten();
             self.record(now, EventKind::Departure, line, bytes);
             self.tell_sender(line, told, bytes, tell);
         }
@@ -261,9 +261,9 @@ impl Wires {
         for (_, line) in &self.from[mailbox] {
             let ChannelWire { waiting, due, .. } = &self.lines[*line as usize];
             for queue in [waiting, due] {
-                self.parcels.for_each(queue, |parcel| {
-                    if parcel.ticket == Some(ticket) {
-                        parcel.lose();
+                self.messages.for_each(queue, |message| {
+                    if message.ticket == Some(ticket) {
+                        message.lose();
                     }
                 });
             }
@@ -283,7 +283,7 @@ impl Wires {
         }
         // One after another, since many may have no links.
         while let ChannelWire { route, due, .. } = &self.lines[line as usize]
-            && let Some(bytes) = self.parcels.bytes(due)
+            && let Some(bytes) = self.messages.bytes(due)
         {
             if !route.is_empty() {
                 let flow = self.flows.begin(now, *route, HEADER_BYTES + bytes);
@@ -308,7 +308,7 @@ impl Wires {
         self.pass(now, line, agenda, tell);
         let ChannelWire { flow, due, .. } = &mut self.lines[line as usize];
         let Some(number) = *flow else { return };
-        if let Some(bytes) = self.parcels.bytes(due) {
+        if let Some(bytes) = self.messages.bytes(due) {
             self.flows.renew(now, number, HEADER_BYTES + bytes);
         } else {
             *flow = None;
@@ -326,11 +326,11 @@ impl Wires {
     ) {
         let late = self.lateness(line);
         let ChannelWire { due, latency, last, flying, .. } = &mut self.lines[line as usize];
-        let Some(parcel) = self.parcels.pass(due, flying) else { return };
+        let Some(message) = self.messages.pass(due, flying) else { return };
         *last = now.saturating_add(*latency).saturating_add(late).max(*last);
         agenda.add(*last, MessageEvent::Arrive(line).into());
-        let told = parcel.release();
-        let bytes = parcel.bytes;
+        let told = message.release();
+        let bytes = message.bytes;
         self.tell_sender(line, told, bytes, tell);
     }
 
