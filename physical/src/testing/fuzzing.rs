@@ -55,7 +55,7 @@ pub(crate) mod tests {
     pub(crate) type Seed = (&'static str, &'static str, Vec<u8>);
 
     fn seeds() -> Vec<Seed> {
-        [bootstrap::seeds::seeds(), stream::fuzz::seeds()].concat()
+        [bootstrap::fuzz_seeds::seeds(), stream::fuzz::seeds()].concat()
     }
 
     /// Inputs made from each one of the corpus.

@@ -1,13 +1,13 @@
 //! Tests with processes that end at every moment of their start-up. The other ranks must name them long before the
 //! deadline: from the first moment on if a launcher watches them, otherwise once they have proved the secret to rank 0.
 
-use super::handshake::message::MessageReader;
-use super::handshake::secret::Secret;
-use super::handshake::{GREETING, MAGIC, authenticate};
-use super::meeting::attendance_file;
-use super::meeting::join_messages::{Hello, MemberMessage};
-use super::meeting::peer_info::JoinRequest;
-use super::*;
+use crate::bootstrap::handshake::message::MessageReader;
+use crate::bootstrap::handshake::secret::Secret;
+use crate::bootstrap::handshake::{GREETING, MAGIC, authenticate};
+use crate::bootstrap::meeting::attendance_file;
+use crate::bootstrap::meeting::join_messages::{Hello, MemberMessage};
+use crate::bootstrap::meeting::peer_info::JoinRequest;
+use crate::bootstrap::*;
 use crate::runtime;
 use crate::testing::free_port;
 use crate::transport::TransportKind;
@@ -151,7 +151,8 @@ fn this_program(function: &str) -> Command {
 }
 
 fn arguments(function: &str) -> [String; 4] {
-    ["--exact", &format!("bootstrap::exits::{function}"), "--ignored", "--nocapture"].map(str::to_owned)
+    ["--exact", &format!("bootstrap::tests::process_exits::{function}"), "--ignored", "--nocapture"]
+        .map(str::to_owned)
 }
 
 /// Runs a launcher, which is a process of its own because it handles signals.

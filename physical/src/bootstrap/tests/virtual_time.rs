@@ -1,11 +1,11 @@
 //! Start-up and heartbeats in virtual time, by the production code: minutes take milliseconds here, and every run is
 //! the same.
 
-use super::hosts::WorldHosts;
-use super::meeting::rendezvous_member::ControlStreams;
-use super::sockets::stream::RankStream;
-use super::variables::{Launcher, Placement};
-use super::*;
+use crate::bootstrap::hosts::WorldHosts;
+use crate::bootstrap::meeting::rendezvous_member::ControlStreams;
+use crate::bootstrap::sockets::stream::RankStream;
+use crate::bootstrap::variables::{Launcher, Placement};
+use crate::bootstrap::*;
 use crate::control::Control;
 use crate::control::health::Health;
 use crate::error::Peer;

@@ -1,5 +1,8 @@
 //! Tests of the rendezvous: complete worlds, missing or rejected ranks, and foreign connections.
 
+mod process_exits;
+mod virtual_time;
+
 use super::handshake::message::{MessageReader, MessageWriter};
 use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
