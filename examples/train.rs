@@ -10,7 +10,7 @@ use hexagram::algorithms::{DataParallel, EngineOptions, Mode};
 use hexagram::sampler::dataset::Items;
 use hexagram::{Communicator, DataLoader, Result, World};
 use hexagram_lab::Task;
-use hexagram_lab::run::{self, Failure, Run, Session, TaskOptions, TaskReplica};
+use hexagram_lab::run::{self, CheckedRun, RunError, TaskOptions, TaskReplica, TrainingSession};
 use std::borrow::Cow;
 use std::process::ExitCode;
 
@@ -23,13 +23,13 @@ Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its
 pub(crate) fn main() -> ExitCode {
     run::main("train", ABOUT, |options, own: TaskOptions| {
         let (task, subject) = own.load("train", &options)?;
-        let run = Run::check(options, subject)?;
+        let run = CheckedRun::check(options, subject)?;
         run.start(|world| train(&run, &*task, world))
     })
 }
 
 /// Trains on one rank, from the initial values to the report; returns the exit code.
-fn train(run: &Run, task: &dyn Task, world: &World) -> Result<ExitCode, Failure> {
+fn train(run: &CheckedRun, task: &dyn Task, world: &World) -> Result<ExitCode, RunError> {
     let comm = Communicator::open(world, 0)?;
 
     // Every rank has a replica of the net, and its share of the samples, in a new order in each epoch.
@@ -39,7 +39,7 @@ fn train(run: &Run, task: &dyn Task, world: &World) -> Result<ExitCode, Failure>
     let samples = Items((0..run.subject.samples).collect());
     let mut loader = DataLoader::with_collate(samples, run.share(world)?, |samples, _| Ok(samples))?;
 
-    let mut session = Session::begin(run, &comm, &mut replica, &mut loader)?;
+    let mut session = TrainingSession::begin(run, &comm, &mut replica, &mut loader)?;
     for epoch in session.epochs() {
         session.begin_epoch(epoch, &replica);
         let mut batches = loader.iter();

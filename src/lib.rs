@@ -73,9 +73,9 @@ pub mod launch {
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../README.md")]
-    struct Readme;
+    struct ReadmePage;
     #[doc = include_str!("../docs/library.md")]
-    struct Library;
+    struct LibraryPage;
     #[doc = include_str!("../docs/sampling.md")]
-    struct Sampling;
+    struct SamplingPage;
 }

@@ -104,11 +104,11 @@ pub struct Uploads<'a, B: Upload> {
     /// State of the loader after the last batch that was handed out.
     state: LoaderState,
     /// The next batch, and the state after it; `None` before the first one, and at the end.
-    ahead: Option<Ahead<B>>,
+    ahead: Option<Prefetched<B>>,
     has_begun: bool,
 }
 
-type Ahead<B> = (std::result::Result<<B as Upload>::Uploaded, Cause>, LoaderState);
+type Prefetched<B> = (std::result::Result<<B as Upload>::Uploaded, Cause>, LoaderState);
 
 impl<'a, B: Upload> Uploads<'a, B> {
     /// Creates the iterator over the rest of an epoch's batches, which `queue` copies: preferably a queue without
@@ -125,7 +125,7 @@ impl<'a, B: Upload> Uploads<'a, B> {
     }
 
     /// Takes the loader's next batch, and starts its copy.
-    fn begin(&mut self) -> Option<Ahead<B>> {
+    fn begin(&mut self) -> Option<Prefetched<B>> {
         let batch = self.batches.next()?;
         let uploaded = batch.map_err(Cause::from).and_then(|batch| Ok(batch.upload(&self.queue)?));
         Some((uploaded, self.batches.state()))

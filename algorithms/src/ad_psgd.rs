@@ -36,7 +36,7 @@ use crate::plugin::{
 use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
-use hexagram_logical::spelling::{Options, or};
+use hexagram_logical::options_text::{Options, or};
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 

@@ -41,8 +41,8 @@ use crate::plugin::{
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::options_text::{Options, above, or};
 use hexagram_logical::runtime::{self, Instant};
-use hexagram_logical::spelling::{Options, above, or};
 use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl AsyncModelAverage {
 
 /// Average in progress: `s`, a copy of the parameters (encoded: the estimate that all ranks share), and `r`, which
 /// becomes the mean.
-struct Average {
+struct AverageInProgress {
     s: Buffer,
     r: Buffer,
 }
@@ -85,9 +85,9 @@ struct Average {
 pub struct Averaging {
     background: Background,
     interval: Duration,
-    under_way: Option<Pending<Option<Average>>>,
+    under_way: Option<Pending<Option<AverageInProgress>>>,
     /// Buffers for the next average.
-    spare: Option<Average>,
+    spare: Option<AverageInProgress>,
     /// Time at which the last average was posted.
     posted: Option<Instant>,
     /// Number of steps before that time.
@@ -196,8 +196,10 @@ impl Averaging {
     /// Copies `s ← x`, and computes `r ← mean(s)` on the background thread; encoded, s becomes the estimate that all
     /// ranks share.
     fn post(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
-        let new = || Ok(Average { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? });
-        let Average { mut s, mut r } = self.spare.take().map_or_else(new, Ok)?;
+        let new = || {
+            Ok(AverageInProgress { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? })
+        };
+        let AverageInProgress { mut s, mut r } = self.spare.take().map_or_else(new, Ok)?;
         context.copy(parameters, &s)?;
         let encoding = self.encoding.clone();
         let hierarchical = context.is_hierarchical();
@@ -209,7 +211,7 @@ impl Averaging {
                 r.write_all()?.copy_from(&s.read_all()?)?;
                 Ranks::of(comm, hierarchical).await?.mean(&mut r).await?;
             }
-            Ok(Average { s, r })
+            Ok(AverageInProgress { s, r })
         };
         self.under_way = Some(self.background.call(average));
         self.posted = Some(runtime::now());

@@ -24,7 +24,7 @@ use crate::plugin::{About, Algorithm, Bucket, Context, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use std::sync::Arc;
 
 /// Mean of the gradients, in 8 bits.

@@ -38,7 +38,7 @@ use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, T
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, Keep, MinMax8, Sign, TopK, any_codec};
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use std::sync::Arc;
 
 /// Gossip of encoded differences.

@@ -89,7 +89,7 @@ use crate::plugin::{
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Half, Keep, TopK};
 use hexagram_logical::encoding::Feedback;
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 
 /// Mean of the gradients, with any codec. Presets are algorithms with a name and options of their own.
 #[derive(Debug, Clone)]

@@ -25,7 +25,7 @@ use crate::gossip::{Gossip, GossipState, codec_fields};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::codec::Codec;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::{Options, or, truth};
+use hexagram_logical::options_text::{Options, or, truth};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 

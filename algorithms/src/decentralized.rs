@@ -26,7 +26,7 @@ pub use crate::d_psgd::Peers;
 use crate::d_psgd::{DPsgd, Mixture};
 use crate::plugin::{About, Algorithm, Bucket, Context};
 use hexagram_logical::decentralized::{Topology, any_graph};
-use hexagram_logical::spelling::{Options, or};
+use hexagram_logical::options_text::{Options, or};
 use hexagram_logical::{Buffer, Result};
 
 /// Averages of parameters with one peer at a time, or all.

@@ -24,7 +24,7 @@ use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::decentralized::{GossipOptions, Schedule, Topology, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 use std::sync::Arc;
 
 /// Gossip of encoded parameters with error feedback.

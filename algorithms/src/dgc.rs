@@ -33,7 +33,7 @@
 //! Dally, "Deep gradient compression", ICLR 2018.
 
 #[cfg(feature = "cuda")]
-use crate::elementwise::Entry;
+use crate::elementwise::KernelEntry;
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{
     About, Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,
@@ -42,7 +42,7 @@ use hexagram_logical::codec::{Codec, Keep, TopK};
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, above, truth};
+use hexagram_logical::options_text::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -166,8 +166,8 @@ impl Elementwise<f32, 1, 1> for Mask {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
-        Entry { module: &MODULE, name: "dgc_mask", scalars: Vec::new() }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry { module: &MODULE, name: "dgc_mask", scalars: Vec::new() }
     }
 }
 

@@ -40,7 +40,7 @@
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
-use hexagram_logical::spelling::{Options, Spelled, above, part};
+use hexagram_logical::options_text::{NamedOptions, Options, above, part};
 use hexagram_logical::{Buffer, Result};
 
 /// An outer optimizer on top of local steps.
@@ -167,7 +167,7 @@ impl DiLoCoState {
     ) -> Result<Self> {
         let parameters = context.copy_of(&bucket.parameters)?;
         let elements = if outer.momentum == 0.0 { 0 } else { parameters.len() };
-        let velocity = parameters.beside(parameters.dtype(), elements)?;
+        let velocity = parameters.zeroed_same_device(parameters.dtype(), elements)?;
         let averager = averaging.state(context, bucket)?;
         Ok(DiLoCoState { global: Global { parameters, velocity }, averager })
     }
@@ -197,8 +197,8 @@ impl DiLoCoState {
     }
 }
 
-impl Spelled for Outer {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Outer {
+    fn keyword(&self) -> &'static str {
         "nesterov"
     }
 

@@ -33,7 +33,7 @@
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 use hexagram_logical::{Buffer, Result};
 
 /// Springs between replicas and a centre.

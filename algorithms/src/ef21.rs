@@ -33,7 +33,7 @@
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, above, one_of};
+use hexagram_logical::options_text::{Options, above, one_of};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 

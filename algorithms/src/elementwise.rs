@@ -3,7 +3,7 @@
 //! The host loop is in Rust. The entry of a `.cu` file next to it gives the same bits: where a stored value may be NaN,
 //! both make it canonical.
 
-use crate::real::Real;
+use crate::float_ext::FloatExt;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Launch, Module, Program};
@@ -24,13 +24,13 @@ pub(crate) trait Elementwise<T, const R: usize, const W: usize>:
 
     /// Returns the entry for a GPU.
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry;
+    fn entry(&self) -> KernelEntry;
 }
 
 /// Entry of a GPU module for elementwise work. Its parameters are pointers to the runs, inputs first, then the length
 /// and the scalars.
 #[cfg(feature = "cuda")]
-pub(crate) struct Entry {
+pub(crate) struct KernelEntry {
     /// Module of the entry.
     pub module: &'static Module,
     /// Name of the entry.
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 
 /// Returns the name of an entry for a type of elements, f32 or f64.
 #[cfg(feature = "cuda")]
-pub(crate) fn name_for<T: Real>([narrow, wide]: [&'static str; 2]) -> &'static str {
+pub(crate) fn name_for<T: FloatExt>([narrow, wide]: [&'static str; 2]) -> &'static str {
     if T::DTYPE == hexagram_logical::DType::F64 { wide } else { narrow }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn name_for<T: Real>([narrow, wide]: [&'static str; 2]) -> &'static s
 ///
 /// # Errors
 /// [`Error::Usage`] unless the buffers have the same type and length, and the ranges are within it.
-pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize>(
+pub(crate) fn each<T: FloatExt, E: Elementwise<T, R, W>, const R: usize, const W: usize>(
     parts: Vec<(Range<usize>, E)>,
     reads: [&Buffer; R],
     writes: [&Buffer; W],
@@ -59,7 +59,7 @@ pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: us
     if parts.iter().all(|(range, _)| range.is_empty()) {
         return Ok(());
     }
-    run(Arc::new(Parts { parts, elements: PhantomData }), &reads, &writes)
+    run(Arc::new(PartsKernel { parts, elements: PhantomData }), &reads, &writes)
 }
 
 /// Runs a kernel on whole buffers.
@@ -73,7 +73,7 @@ pub(crate) fn run(kernel: Arc<dyn Kernel>, reads: &[&Buffer], writes: &[&Buffer]
 }
 
 /// Returns the common length of all buffers; fails unless they have one, and elements of type `T`.
-pub(crate) fn alike<T: Real>(reads: &[&Buffer], writes: &[&Buffer]) -> Result<usize> {
+pub(crate) fn alike<T: FloatExt>(reads: &[&Buffer], writes: &[&Buffer]) -> Result<usize> {
     let mut all = reads.iter().chain(writes);
     let len = all.next().map_or(0, |buffer| buffer.len());
     match reads.iter().chain(writes).find(|buffer| (buffer.dtype(), buffer.len()) != (T::DTYPE, len)) {
@@ -98,12 +98,14 @@ fn not_within(len: usize, range: &Range<usize>) -> Error {
 
 /// Kernel that works on parts of its operands.
 #[derive(Debug)]
-struct Parts<T, E, const R: usize, const W: usize> {
+struct PartsKernel<T, E, const R: usize, const W: usize> {
     parts: Vec<(Range<usize>, E)>,
     elements: PhantomData<T>,
 }
 
-impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel for Parts<T, E, R, W> {
+impl<T: FloatExt, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel
+    for PartsKernel<T, E, R, W>
+{
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let (reads, mut writes) = operands.all::<T, R, W>()?;
         for (range, work) in &self.parts {
@@ -129,7 +131,7 @@ impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel fo
 
 /// Returns the operands of a kernel, from the start of a range, as arguments.
 #[cfg(feature = "cuda")]
-pub(crate) fn runs<T: Real>(
+pub(crate) fn runs<T: FloatExt>(
     operands: Range<usize>,
     range: &Range<usize>,
 ) -> impl Iterator<Item = Argument> + use<T> {

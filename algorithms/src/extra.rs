@@ -19,7 +19,7 @@
 use crate::gossip::check_symmetric;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 

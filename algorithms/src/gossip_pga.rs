@@ -20,7 +20,7 @@ use crate::gossip::{Gossip, GossipState};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::Topology;
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 
 /// Gossip of the parameters with periodic exact means.
 #[derive(Debug, Clone)]

@@ -26,7 +26,7 @@
 use crate::gossip::{Gossip, GossipState};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::Topology;
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Gossip of parameters and of the direction.

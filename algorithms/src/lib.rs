@@ -49,7 +49,6 @@
 pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;
-mod bytes;
 pub mod checkpoint;
 pub mod choco_sgd;
 pub mod compressed_allreduce;
@@ -66,10 +65,12 @@ mod elementwise;
 pub mod engine;
 pub mod exact_diffusion;
 pub mod extra;
+mod float_ext;
 pub mod gossip;
 pub mod gossip_pga;
 pub mod gradient_all_reduce;
 pub mod gradient_tracking;
+mod host_copy;
 pub mod local_sgd;
 pub mod loco;
 pub mod low_precision_decentralized;
@@ -78,7 +79,6 @@ pub mod optimizer;
 pub mod plugin;
 pub mod qadam;
 pub mod qg_dsgdm;
-mod real;
 mod record;
 pub mod registry;
 pub mod relaysgd;
@@ -99,14 +99,15 @@ pub use engine::{
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
-pub use hexagram_logical::spelling::Options;
+pub use hexagram_logical::options_text::Options;
 pub use optimizer::{
     Adam, AdamW, Frozen, Lamb, Lars, LearningRate, Lion, Members, Moments, Muon, Optimizer, ParameterGroup,
     RateSchedule, Sgd,
 };
 pub use plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
-    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_option,
+    ImplementedHooks, MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, check_f32,
+    check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

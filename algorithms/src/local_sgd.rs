@@ -25,7 +25,7 @@ use crate::plugin::{
     About, Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram,
 };
 use hexagram_logical::Result;
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone)]

@@ -34,7 +34,7 @@
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::Int4;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 

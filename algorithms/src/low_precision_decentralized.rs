@@ -29,7 +29,7 @@ use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use std::sync::Arc;
 
 /// Gossip of differences, by default on a ring in eight bits.

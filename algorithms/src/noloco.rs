@@ -36,7 +36,7 @@ use crate::diloco::Global;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 use std::sync::Arc;
 
 /// Local steps, and outer steps with the changes of two ranks at a time.
@@ -91,7 +91,7 @@ impl Algorithm for NoLoCo {
             "γ, strength of the pull between partners",
         )?;
         let agrees = self.pull < 2.0 * (1.0 - self.outer_momentum.powi(2));
-        options.insist(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
+        options.require(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Global> {

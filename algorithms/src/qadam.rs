@@ -36,7 +36,7 @@ use crate::optimizer::moments::{Frozen, Moments};
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ use crate::plugin::{
     About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram,
 };
 use hexagram_logical::decentralized::Topology;
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Gossip of the parameters with quasi-global momentum.

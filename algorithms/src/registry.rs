@@ -48,7 +48,9 @@ use crate::streaming_diloco::StreamingDiLoCo;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::codec::{self, Codec};
 use hexagram_logical::decentralized::{self, Schedule};
-use hexagram_logical::spelling::{Catalogue, Catalogues, FieldHelp, Options, Spelled, Spelling, no_such};
+use hexagram_logical::options_text::{
+    Catalogue, Catalogues, FieldHelp, NamedOptions, Options, OptionsText, no_such,
+};
 use hexagram_logical::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -93,9 +95,13 @@ impl Registry {
     }
 
     /// Adds a codec, with these options as its defaults. Replaces an existing one with this name. Its [`Codec::name`]
-    /// must be its spelling, as returned by [`Spelled::short`].
+    /// must be its spelling, as returned by [`NamedOptions::short`].
     #[must_use]
-    pub fn with_codec<C: Codec + Spelled + 'static>(mut self, prototype: C, about: &'static str) -> Self {
+    pub fn with_codec<C: Codec + NamedOptions + 'static>(
+        mut self,
+        prototype: C,
+        about: &'static str,
+    ) -> Self {
         let codecs = self.known.of().cloned().unwrap_or_else(codec::catalogue);
         self.known =
             self.known.with(codecs.with(prototype, about, |codec| Arc::new(codec) as Arc<dyn Codec>));
@@ -103,9 +109,13 @@ impl Registry {
     }
 
     /// Adds a graph or schedule, with these options as its defaults. Replaces an existing one with this name. Its
-    /// [`Schedule::spelling`] must be [`Spelled::full`].
+    /// [`Schedule::spelling`] must be [`NamedOptions::full`].
     #[must_use]
-    pub fn with_graph<S: Schedule + Spelled + 'static>(mut self, prototype: S, about: &'static str) -> Self {
+    pub fn with_graph<S: Schedule + NamedOptions + 'static>(
+        mut self,
+        prototype: S,
+        about: &'static str,
+    ) -> Self {
         let graphs = self.known.of().cloned().unwrap_or_else(decentralized::catalogue);
         self.known =
             self.known.with(graphs.with(prototype, about, |graph| Arc::new(graph) as Arc<dyn Schedule>));
@@ -123,12 +133,12 @@ impl Registry {
     /// [`Error::Usage`] of one line: for an unknown name with the nearest names, and for an option out of range with
     /// its name, value and range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
-        let spelling: Spelling = text.parse()?;
-        self.prototype(spelling.word())?.with_known(&spelling, &self.catalogues())
+        let spelling: OptionsText = text.parse()?;
+        self.prototype(spelling.name())?.with_known(&spelling, &self.catalogues())
     }
 
     /// Returns the spelling of an algorithm without the options that have their defaults.
-    pub fn short(&self, algorithm: &AnyAlgorithm) -> Spelling {
+    pub fn short(&self, algorithm: &AnyAlgorithm) -> OptionsText {
         let full = algorithm.spelling();
         let prototype = self.prototypes.iter().find(|known| known.name() == algorithm.name());
         prototype.map_or(full.clone(), |prototype| full.without(&prototype.spelling()))

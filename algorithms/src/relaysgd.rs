@@ -22,7 +22,7 @@
 //! Karimireddy, Stich and Jaggi, "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021.
 
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::spelling::{Options, one_of};
+use hexagram_logical::options_text::{Options, one_of};
 use hexagram_logical::{Buffer, Result};
 
 /// Tree over which ranks relay.

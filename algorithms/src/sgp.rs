@@ -22,7 +22,7 @@
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use std::sync::Arc;
 
 /// Push-sum of the parameters.

@@ -24,7 +24,7 @@
 //! communication efficient and fault tolerant", ICLR 2019.
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Synchronous SGD by signs: each element steps in the direction of the majority of gradients.

@@ -28,16 +28,16 @@
 
 use crate::elementwise::{self, Elementwise};
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use crate::plugin::with_float;
 use crate::plugin::{
-    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, Instance, Needs, Slots,
-    Trigram, Written,
+    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, ImplementedHooks, Instance,
+    Needs, Slots, Trigram,
 };
-use crate::real::Real;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
+use hexagram_logical::options_text::{Catalogues, Options, OptionsText, Values, above, or};
 use hexagram_logical::{Buffer, Result};
 
 #[cfg(feature = "cuda")]
@@ -67,9 +67,9 @@ impl Default for SlowMo {
 
 /// Base for ranks that step on their own, without communication.
 #[derive(Debug, Clone)]
-struct Alone;
+struct NoBase;
 
-impl Algorithm for Alone {
+impl Algorithm for NoBase {
     type State = ();
 
     fn about(&self) -> About {
@@ -83,23 +83,23 @@ impl Algorithm for Alone {
 
 /// Values of the base: the algorithms of the registry that parses the text, if they are synchronous and remember no
 /// parameters.
-struct Bases;
+struct BaseValues;
 
-impl Values<AnyAlgorithm> for Bases {
+impl Values<AnyAlgorithm> for BaseValues {
     fn read(
         &self,
-        spelling: &Spelling,
+        spelling: &OptionsText,
         _: Option<&AnyAlgorithm>,
         known: &Catalogues,
     ) -> Result<Option<AnyAlgorithm>> {
         known.of::<AnyAlgorithm>().map(|algorithms| algorithms.read(spelling, known)).transpose()
     }
 
-    fn write(&self, value: &AnyAlgorithm) -> Spelling {
+    fn write(&self, value: &AnyAlgorithm) -> OptionsText {
         value.spelling()
     }
 
-    fn holds(&self, value: &AnyAlgorithm) -> Result<bool> {
+    fn accepts(&self, value: &AnyAlgorithm) -> Result<bool> {
         value.check().map(|()| value.trigram().synchronous && !value.remembers_parameters())
     }
 
@@ -160,7 +160,7 @@ impl Algorithm for SlowMo {
         options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;
         options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")?;
         self.averaging.options(options)?;
-        options.field("base", &mut self.base, or("none", Bases), "algorithm of the steps of a period")
+        options.field("base", &mut self.base, or("none", BaseValues), "algorithm of the steps of a period")
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {
@@ -171,8 +171,8 @@ impl Algorithm for SlowMo {
         self.base().reads_slots()
     }
 
-    fn written(&self) -> Written {
-        Written { after_step: true, ..self.base().written() }
+    fn written(&self) -> ImplementedHooks {
+        ImplementedHooks { after_step: true, ..self.base().written() }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
@@ -281,7 +281,7 @@ struct OuterStep<T> {
     beta: T,
 }
 
-impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
+impl<T: FloatExt> Elementwise<T, 0, 3> for OuterStep<T> {
     #[inline(always)]
     fn run(&self, []: [&[T]; 0], [parameters, start, momentum]: [&mut [T]; 3]) {
         for ((x, start), u) in parameters.iter_mut().zip(start).zip(momentum) {
@@ -292,16 +292,16 @@ impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.step, self.per_rate, self.beta].map(T::argument).to_vec();
-        Entry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
     }
 }
 
 impl SlowMo {
     /// Returns the algorithm of the steps of a period.
     fn base(&self) -> AnyAlgorithm {
-        self.base.clone().unwrap_or_else(|| Alone.into())
+        self.base.clone().unwrap_or_else(|| NoBase.into())
     }
 
     /// Replaces the parameters by their mean over all ranks, weighted as in the base.

@@ -31,7 +31,7 @@ use crate::plugin::{About, Algorithm, Averaging, Bucket, Buckets, Context, Field
 use hexagram_logical::Result;
 use hexagram_logical::codec::TopK;
 use hexagram_logical::encoding::Feedback;
-use hexagram_logical::spelling::{Options, above};
+use hexagram_logical::options_text::{Options, above};
 
 /// An outer step with the largest elements of the changes of the ranks.
 #[derive(Debug, Clone)]

@@ -40,7 +40,7 @@ use crate::plugin::{
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 use hexagram_logical::codec::{Codec, Half, MinMax8, Properties, any_codec};
 use hexagram_logical::encoding::{self, Feedback};
-use hexagram_logical::spelling::{Options, or};
+use hexagram_logical::options_text::{Options, or};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl Ssp {
 /// State of one bucket.
 pub struct Pulling {
     /// Servers, between the first step and the end, or a [`settle`](Algorithm::settle).
-    session: Option<Session>,
+    session: Option<BucketServer>,
     /// Parameters xᵢ as pulled, and then the change.
     pulled: Buffer,
     /// Error eᵢ of the pushes, while no servers hold it.
@@ -98,7 +98,7 @@ pub struct Pulling {
 }
 
 /// Servers of one bucket, with their clock.
-struct Session {
+struct BucketServer {
     server: Server,
     clock: Clock,
     /// Service, which is closed last.
@@ -156,7 +156,7 @@ impl Algorithm for Ssp {
             }
             let pulled = encoding(&self.pulled, Feedback::None);
             let options = ServerOptions { pushed, pulled };
-            let session = Session::open(context, &bucket.parameters, self.staleness, options).await?;
+            let session = BucketServer::open(context, &bucket.parameters, self.staleness, options).await?;
             state.session = Some(session);
             context.copy(&bucket.parameters, &state.pulled)?;
         }
@@ -164,7 +164,7 @@ impl Algorithm for Ssp {
     }
 
     async fn after_step(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
-        let Pulling { session: Some(Session { server, clock, .. }), pulled, .. } = state else {
+        let Pulling { session: Some(BucketServer { server, clock, .. }), pulled, .. } = state else {
             return Err(settled_within_step());
         };
         let all = 0..bucket.len();
@@ -177,7 +177,7 @@ impl Algorithm for Ssp {
 
     /// Stops the servers, once all ranks have arrived; no rank waits for the clock of this rank meanwhile.
     async fn settle(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
-        let Some(Session { mut server, clock, service }) = state.session.take() else { return Ok(()) };
+        let Some(BucketServer { mut server, clock, service }) = state.session.take() else { return Ok(()) };
         clock.finish();
         service.close().await?;
         if let Some(pushed) = server.pushed() {
@@ -195,7 +195,7 @@ impl Algorithm for Ssp {
     }
 }
 
-impl Session {
+impl BucketServer {
     /// Starts the servers. A collective call, with the same parameters on all ranks.
     async fn open(
         context: &Context,
@@ -209,6 +209,6 @@ impl Session {
         // x ← x − rate · d
         let mean = SgdUpdate { rate: -1.0 / context.size() as f32 };
         let server = Server::start(comm, &service, &clock, parameters, mean, options).await?;
-        Ok(Session { server, clock, service })
+        Ok(BucketServer { server, clock, service })
     }
 }

@@ -34,7 +34,7 @@ use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, R
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, E3M0, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Options, one_of, part};
+use hexagram_logical::options_text::{Options, one_of, part};
 use hexagram_logical::{Buffer, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Algorithm for StreamingDiLoCo {
         options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
         options.field("fragments", &mut self.fragments, 1.., "P, fragments of the model")?;
         options.field("delay", &mut self.delay, .., "τ, steps from sending a change to its use")?;
-        options.insist(self.delay < self.period, "delay", &self.delay, "fewer steps than the period has")?;
+        options.require(self.delay < self.period, "delay", &self.delay, "fewer steps than the period has")?;
         options.field("own", &mut self.own, 0.0..=1.0, "α, share of its own parameters that a rank keeps")?;
         options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
         let precisions = [("full", Precision::Full), ("8bit", Precision::Bits8), ("4bit", Precision::Bits4)];
@@ -184,7 +184,7 @@ impl StreamingDiLoCo {
     fn fragment(&self, context: &Context, bucket: &Bucket, at: u64) -> Result<Fragment> {
         let bound = |at: u64| (bucket.len() as u128 * u128::from(at) / u128::from(self.fragments)) as usize;
         let elements = bound(at)..bound(at + 1);
-        let room = || bucket.parameters.beside(bucket.parameters.dtype(), elements.len());
+        let room = || bucket.parameters.zeroed_same_device(bucket.parameters.dtype(), elements.len());
         let global = Global { parameters: room()?, velocity: room()? };
         global.parameters.write_all()?.copy_from(&bucket.parameters.read(elements.clone())?)?;
         let encoding = self.codec().map(|codec| {

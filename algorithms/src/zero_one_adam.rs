@@ -38,7 +38,7 @@ use crate::plugin::{
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::Options;
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ use clap::{Parser, Subcommand};
 use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram_lab::program::{
-    AdviseOptions, SimulateOptions, StepOptions, advise, prepare, ranks, say, simulate, step, table,
+    AdviseOptions, SimulateOptions, StepOptions, advise, console, prepare, ranks, simulate, step, table,
     transports,
 };
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Bench(bench::Bench),
-    Check(check::Check),
+    Check(check::CheckOptions),
     Sample(sample::Sample),
     Step(StepOptions),
     Simulate(Box<SimulateOptions>),
@@ -65,7 +65,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
     }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(shown) => return say::instead("hexagram", &shown),
+        Err(shown) => return console::instead("hexagram", &shown),
     };
     match cli.command {
         Command::Run(run) => run.execute(),
@@ -73,9 +73,11 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Check(check) => check.execute(),
         Command::Sample(sample) => sample.execute(),
         Command::Simulate(options) => {
-            say::ended("hexagram simulate", simulate(&Registry::built_in(), &options))
+            console::ended("hexagram simulate", simulate(&Registry::built_in(), &options))
         }
-        Command::Advise(options) => say::ended("hexagram advise", advise(&Registry::built_in(), &options)),
-        Command::Step(options) => say::ended("hexagram step", step(&Registry::built_in(), &options)),
+        Command::Advise(options) => {
+            console::ended("hexagram advise", advise(&Registry::built_in(), &options))
+        }
+        Command::Step(options) => console::ended("hexagram step", step(&Registry::built_in(), &options)),
     }
 }

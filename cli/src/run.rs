@@ -1,7 +1,7 @@
 //! `hexagram run`: starts the ranks of a job on this machine, alone or as one of several machines, and ends them
 //! together.
 
-use crate::say;
+use crate::console;
 use clap::Args;
 use hexagram::Error;
 use hexagram::launch::{Job, Node, Outcome, Output, Ranks};
@@ -130,14 +130,14 @@ impl Run {
     pub(crate) fn execute(self) -> ExitCode {
         let job = match self.job() {
             Ok(job) => job,
-            Err(error) => return say::failure("hexagram run", error),
+            Err(error) => return console::failure("hexagram run", error),
         };
         let (said, code) = match job.run() {
             Ok(Outcome::Success) => return ExitCode::SUCCESS,
             Ok(outcome) => (describe(&outcome, &job), outcome.exit_code()),
-            Err(error) => return say::failure("hexagram run", error),
+            Err(error) => return console::failure("hexagram run", error),
         };
-        say::line("hexagram run", said);
+        console::line("hexagram run", said);
         ExitCode::from(u8::try_from(code).unwrap_or(1))
     }
 

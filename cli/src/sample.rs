@@ -1,6 +1,6 @@
 //! `hexagram sample`: prints the samples of each rank, in order, and the balance of the ranks.
 
-use crate::say::{self, PrintError};
+use crate::console::{self, PrintError};
 use clap::{Args, ValueEnum};
 use hexagram::sampler::{
     Balance, Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
@@ -40,8 +40,8 @@ pub(crate) struct Sample {
     rank: Option<usize>,
 
     /// Sampler
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Kind::Distributed)]
-    sampler: Kind,
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = SamplerChoice::Distributed)]
+    sampler: SamplerChoice,
 
     /// Seed of the order, together with the epoch; negative seeds as in PyTorch
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
@@ -78,24 +78,24 @@ pub(crate) struct Sample {
 
 /// A sampler by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum SamplerChoice {
     Distributed,
     LoadBalancing,
     Batch,
 }
 
-impl Kind {
+impl SamplerChoice {
     fn name(self) -> &'static str {
         match self {
-            Kind::Distributed => "distributed",
-            Kind::LoadBalancing => "load-balancing",
-            Kind::Batch => "batch",
+            SamplerChoice::Distributed => "distributed",
+            SamplerChoice::LoadBalancing => "load-balancing",
+            SamplerChoice::Batch => "batch",
         }
     }
 }
 
 /// Samples of all ranks.
-enum Drawn {
+enum DrawnSamples {
     Samples(Vec<Vec<usize>>),
     Batches(Vec<Vec<Vec<usize>>>),
 }
@@ -103,17 +103,16 @@ enum Drawn {
 impl Sample {
     /// Prints the lists.
     pub(crate) fn execute(self) -> ExitCode {
-        let (drawn, balance) = match self.draw() {
-            Ok(drawn) => drawn,
-            Err(error) => {
-                say::line("hexagram sample", &error);
-                return ExitCode::from(if matches!(error, Refusal::Sampler(SamplerError::File { .. })) {
-                    1
-                } else {
-                    2
-                });
-            }
-        };
+        let (drawn, balance) =
+            match self.draw() {
+                Ok(drawn) => drawn,
+                Err(error) => {
+                    console::line("hexagram sample", &error);
+                    return ExitCode::from(
+                        if matches!(error, SampleError::Sampler(SamplerError::File { .. })) { 1 } else { 2 },
+                    );
+                }
+            };
         let mut out = BufWriter::new(io::stdout().lock());
         let printed = if self.json {
             self.print_json(&mut out, drawn, balance)
@@ -122,11 +121,11 @@ impl Sample {
         };
         match printed.and_then(|()| out.flush()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(cause) => say::failure("hexagram sample", PrintError::from(cause)),
+            Err(cause) => console::failure("hexagram sample", PrintError::from(cause)),
         }
     }
 
-    fn draw(&self) -> Result<(Drawn, Balance), Refusal> {
+    fn draw(&self) -> Result<(DrawnSamples, Balance), SampleError> {
         self.check()?;
         let complexities = self.complexity.as_ref().map(Complexities::read).transpose()?;
         if let Some(complexities) = &complexities {
@@ -135,39 +134,39 @@ impl Sample {
         let cost = |sample: usize| complexities.as_ref().map_or(1.0, |known| known.as_slice()[sample]);
         let balancing = |rank| {
             let complexities =
-                complexities.clone().ok_or(Refusal::Call("load balancing needs --complexity FILE"))?;
+                complexities.clone().ok_or(SampleError::Call("load balancing needs --complexity FILE"))?;
             Ok(LoadBalancingDistributedSampler::new(complexities, self.balancing(rank))?)
         };
         let batching = |rank| {
-            let limit = self.max_tokens.ok_or(Refusal::Call("batch needs --max-tokens N"))?;
+            let limit = self.max_tokens.ok_or(SampleError::Call("batch needs --max-tokens N"))?;
             Ok(LoadBalancingBatchSampler::new(balancing(rank)?, Batching::MaxTokens(limit), self.drop_last)?)
         };
         match self.sampler {
-            Kind::Distributed => {
+            SamplerChoice::Distributed => {
                 let drawn = self.all_ranks(|rank| Ok(DistributedSampler::new(self.distributed(rank))?))?;
                 let balance = balance(&drawn, |sample| cost(*sample));
-                Ok((Drawn::Samples(drawn), balance))
+                Ok((DrawnSamples::Samples(drawn), balance))
             }
-            Kind::LoadBalancing => {
+            SamplerChoice::LoadBalancing => {
                 let drawn = self.all_ranks(balancing)?;
                 let balance = balance(&drawn, |sample| cost(*sample));
-                Ok((Drawn::Samples(drawn), balance))
+                Ok((DrawnSamples::Samples(drawn), balance))
             }
-            Kind::Batch => {
+            SamplerChoice::Batch => {
                 let drawn = self.all_ranks(batching)?;
                 let balance = balance(&drawn, |batch| batch.iter().copied().map(cost).sum());
-                Ok((Drawn::Batches(drawn), balance))
+                Ok((DrawnSamples::Batches(drawn), balance))
             }
         }
     }
 
     /// Refuses options that the sampler would ignore.
-    fn check(&self) -> Result<(), Refusal> {
-        if self.max_tokens.is_some() && self.sampler != Kind::Batch {
-            return Err(Refusal::Call("--max-tokens requires --sampler batch"));
+    fn check(&self) -> Result<(), SampleError> {
+        if self.max_tokens.is_some() && self.sampler != SamplerChoice::Batch {
+            return Err(SampleError::Call("--max-tokens requires --sampler batch"));
         }
-        if self.random_level.is_some() && self.sampler == Kind::Distributed {
-            return Err(Refusal::Call("--random-level requires --sampler load-balancing or batch"));
+        if self.random_level.is_some() && self.sampler == SamplerChoice::Distributed {
+            return Err(SampleError::Call("--random-level requires --sampler load-balancing or batch"));
         }
         Ok(())
     }
@@ -193,15 +192,15 @@ impl Sample {
             seed: self.seed,
             epoch: self.epoch,
             // The batches of Bagua contain all samples; whole batches are dropped instead.
-            drop_last: self.drop_last && self.sampler != Kind::Batch,
+            drop_last: self.drop_last && self.sampler != SamplerChoice::Batch,
             random_level: self.random_level.unwrap_or(0.0),
         }
     }
 
     fn all_ranks<S: Sampler>(
         &self,
-        sampler: impl Fn(usize) -> Result<S, Refusal>,
-    ) -> Result<Vec<Vec<S::Item>>, Refusal> {
+        sampler: impl Fn(usize) -> Result<S, SampleError>,
+    ) -> Result<Vec<Vec<S::Item>>, SampleError> {
         sampler(self.rank.unwrap_or(0))?;
         (0..self.ranks as usize).map(|rank| Ok(sampler(rank)?.iter().collect())).collect()
     }
@@ -214,14 +213,14 @@ impl Sample {
         (first..).zip(shown)
     }
 
-    fn print(&self, out: &mut impl Write, drawn: Drawn, balance: Balance) -> io::Result<()> {
+    fn print(&self, out: &mut impl Write, drawn: DrawnSamples, balance: Balance) -> io::Result<()> {
         match drawn {
-            Drawn::Samples(ranks) => {
+            DrawnSamples::Samples(ranks) => {
                 for (rank, samples) in self.shown(ranks) {
                     writeln!(out, "rank {rank}: {}", joined(&samples))?;
                 }
             }
-            Drawn::Batches(ranks) => {
+            DrawnSamples::Batches(ranks) => {
                 for (rank, batches) in self.shown(ranks) {
                     let batches: Vec<_> =
                         batches.iter().map(|batch| format!("[{}]", joined(batch))).collect();
@@ -237,10 +236,10 @@ impl Sample {
         )
     }
 
-    fn print_json(&self, out: &mut impl Write, drawn: Drawn, balance: Balance) -> io::Result<()> {
+    fn print_json(&self, out: &mut impl Write, drawn: DrawnSamples, balance: Balance) -> io::Result<()> {
         let ranks: Vec<Value> = match drawn {
-            Drawn::Samples(ranks) => self.shown(ranks).map(|(_, samples)| json!(samples)).collect(),
-            Drawn::Batches(ranks) => self.shown(ranks).map(|(_, batches)| json!(batches)).collect(),
+            DrawnSamples::Samples(ranks) => self.shown(ranks).map(|(_, samples)| json!(samples)).collect(),
+            DrawnSamples::Batches(ranks) => self.shown(ranks).map(|(_, batches)| json!(batches)).collect(),
         };
         let object = json!({
             "sampler": self.sampler.name(),
@@ -284,23 +283,23 @@ fn seed(text: &str) -> Result<u64, String> {
 
 /// Reason why no samples are printed.
 #[derive(Debug)]
-enum Refusal {
+enum SampleError {
     /// Options that do not fit together.
     Call(&'static str),
     Sampler(SamplerError),
 }
 
-impl From<SamplerError> for Refusal {
+impl From<SamplerError> for SampleError {
     fn from(error: SamplerError) -> Self {
-        Refusal::Sampler(error)
+        SampleError::Sampler(error)
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for SampleError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refusal::Call(what) => f.write_str(what),
-            Refusal::Sampler(error) => error.fmt(f),
+            SampleError::Call(what) => f.write_str(what),
+            SampleError::Sampler(error) => error.fmt(f),
         }
     }
 }

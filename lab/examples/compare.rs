@@ -9,10 +9,10 @@ use clap::Parser;
 use hexagram::algorithms::{Registry, registry};
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
-use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
-use hexagram_lab::program::say::{self, bytes, markdown_heading, markdown_row, percent};
-use hexagram_lab::program::{Chosen, folder_name, prepare};
-use hexagram_lab::run::{EXIT_CODES, Failure, failure};
+use hexagram_lab::picture::{Axes, Panel, Picture, PictureContent};
+use hexagram_lab::program::console::{self, bytes, markdown_heading, markdown_row, percent};
+use hexagram_lab::program::{ChosenAlgorithm, folder_name, prepare};
+use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -34,7 +34,7 @@ const END: &str = "<!-- lab/examples/compare: end -->";
 /// after `--`, the table is printed and the pictures go to --out.
 #[derive(Parser, Debug)]
 #[command(name = "compare", version, after_help = EXIT_CODES)]
-struct Options {
+struct ComparisonOptions {
     /// Algorithms to compare, with options as in 'slowmo(period=12)' [default: all]
     algorithms: Vec<String>,
     /// Folder with algorithms.md, whose table a run of all replaces, and for algorithms-time.svg and -bytes.svg
@@ -55,16 +55,16 @@ fn main() -> ExitCode {
     if let Err(code) = prepare("") {
         return code;
     }
-    match Options::try_parse() {
+    match ComparisonOptions::try_parse() {
         Ok(options) => match compare(&options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failure("compare", &*error),
         },
-        Err(shown) => say::instead("compare", &shown),
+        Err(shown) => console::instead("compare", &shown),
     }
 }
 
-impl Options {
+impl ComparisonOptions {
     /// Returns true if this is the run that the documentation shows.
     fn is_whole(&self) -> bool {
         self.algorithms.is_empty() && self.train.is_empty()
@@ -76,27 +76,27 @@ impl Options {
     }
 }
 
-fn compare(options: &Options) -> Result<(), Failure> {
-    let chosen = Chosen::all(&Registry::built_in(), &options.algorithms)?;
+fn compare(options: &ComparisonOptions) -> Result<(), RunError> {
+    let chosen = ChosenAlgorithm::all(&Registry::built_in(), &options.algorithms)?;
     let page = options.docs.join("algorithms.md");
     if options.is_whole() {
         // Before hours of training, not after them.
-        Page::read(&page)?;
+        SurroundingText::read(&page)?;
     }
     let mut runs = Vec::new();
-    for Chosen { spelling, .. } in &chosen {
-        let run = Run::new(spelling, options)?;
-        say::line("compare", run.row());
+    for ChosenAlgorithm { spelling, .. } in &chosen {
+        let run = AlgorithmRun::new(spelling, options)?;
+        console::line("compare", run.row());
         runs.push(run);
     }
     // Kinds in the order of the README's table, the reference's first.
-    let kind = |run: &Run| "☰☴☱☵☲☶☳☷".find(&run.text("trigram"));
+    let kind = |run: &AlgorithmRun| "☰☴☱☵☲☶☳☷".find(&run.text("trigram"));
     runs.sort_by_key(|run| (kind(run), run.text("algorithm") != "gradient-allreduce"));
     draw(&runs, "seconds since the start", "time", options, |_, epoch| epoch["seconds"].as_f64())?;
-    draw(&runs, "MiB sent by all ranks", "bytes", options, Run::sent_until)?;
+    draw(&runs, "MiB sent by all ranks", "bytes", options, AlgorithmRun::sent_until)?;
     if options.is_whole() {
         // Read again: the page may have changed during the runs.
-        std::fs::write(&page, Page::read(&page)?.with(&table(&runs)))?;
+        std::fs::write(&page, SurroundingText::read(&page)?.with(&table(&runs)))?;
         print(&format!("{} is up to date, and its two pictures", page.display()))?;
     } else {
         print(&format!("{}\n\nThe pictures are in {}", table(&runs), options.out.display()))?;
@@ -105,13 +105,13 @@ fn compare(options: &Options) -> Result<(), Failure> {
 }
 
 /// Result of one algorithm's training.
-struct Run {
+struct AlgorithmRun {
     report: Value,
     epochs: Vec<Value>,
 }
 
-impl Run {
-    fn new(algorithm: &str, options: &Options) -> Result<Self, Failure> {
+impl AlgorithmRun {
+    fn new(algorithm: &str, options: &ComparisonOptions) -> Result<Self, RunError> {
         let out = options.out.join(folder_name(algorithm));
         let mut command = Command::new(std::env::current_exe()?);
         command.env(RUN, "1").args(["--algorithm", algorithm, "--json", "--out"]);
@@ -125,7 +125,7 @@ impl Run {
         let event =
             |name: &str| lines.iter().filter(|line| line["event"] == name).cloned().collect::<Vec<_>>();
         let report = event("summary").pop().ok_or_else(|| format!("{algorithm}: the run has no summary"))?;
-        Ok(Run { report, epochs: event("epoch") })
+        Ok(AlgorithmRun { report, epochs: event("epoch") })
     }
 
     fn text(&self, field: &str) -> String {
@@ -170,26 +170,26 @@ const HEADING: [&str; 9] = [
     "replicas at the end",
 ];
 
-fn table(runs: &[Run]) -> String {
-    let rows = runs.iter().map(Run::row);
+fn table(runs: &[AlgorithmRun]) -> String {
+    let rows = runs.iter().map(AlgorithmRun::row);
     [markdown_heading(&HEADING)].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
 /// Text around the table.
-struct Page {
+struct SurroundingText {
     before: String,
     after: String,
 }
 
-impl Page {
-    fn read(path: &Path) -> Result<Self, Failure> {
+impl SurroundingText {
+    fn read(path: &Path) -> Result<Self, RunError> {
         let text = input::read_text(path, LONGEST_PAGE).map_err(|cause| {
             format!("{} cannot be read: {cause}; set --docs to the folder with algorithms.md", path.display())
         })?;
         let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) =
             parts.ok_or_else(|| format!("{} has no lines `{BEGIN}` and `{END}`", path.display()))?;
-        Ok(Page { before: before.to_owned(), after: after.to_owned() })
+        Ok(SurroundingText { before: before.to_owned(), after: after.to_owned() })
     }
 
     fn with(&self, table: &str) -> String {
@@ -198,16 +198,17 @@ impl Page {
 }
 
 fn draw(
-    runs: &[Run],
+    runs: &[AlgorithmRun],
     x: &'static str,
     name: &str,
-    options: &Options,
-    of: impl Fn(&Run, &Value) -> Option<f64>,
-) -> Result<(), Failure> {
-    let kind = |run: &Run| registry::named(&run.text("algorithm")).map(|known| known.trigram().to_string());
-    let line = |run: &Run| {
+    options: &ComparisonOptions,
+    of: impl Fn(&AlgorithmRun, &Value) -> Option<f64>,
+) -> Result<(), RunError> {
+    let kind =
+        |run: &AlgorithmRun| registry::named(&run.text("algorithm")).map(|known| known.trigram().to_string());
+    let line = |run: &AlgorithmRun| {
         let point = |epoch: &Value| Some((of(run, epoch)?, epoch["loss"].as_f64()?));
-        Drawn::line(run.text("algorithm"), run.epochs.iter().filter_map(point).collect())
+        PictureContent::line(run.text("algorithm"), run.epochs.iter().filter_map(point).collect())
     };
     let mut panels: Vec<Panel> = Vec::new();
     for run in runs {
@@ -218,7 +219,7 @@ fn draw(
         }
     }
     // The first is in every panel, to compare with.
-    let reference = runs.first().map(|run| Drawn { reference: true, ..line(run) });
+    let reference = runs.first().map(|run| PictureContent { reference: true, ..line(run) });
     panels.iter_mut().skip(1).for_each(|panel| panel.drawn.extend(reference.clone()));
     let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
     let axes = Axes { x, y: "training loss (nats)", log_x: true, log_y: true };

@@ -3,10 +3,10 @@
 
 use clap::Parser;
 use hexagram::algorithms::Registry;
-use hexagram_lab::program::{SuiteOptions, say, suite};
+use hexagram_lab::program::{SuiteOptions, console, suite};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let outcome = suite(&Registry::built_in(), &SuiteOptions::parse());
-    say::ended("suite", outcome.map(|()| 0))
+    console::ended("suite", outcome.map(|()| 0))
 }

@@ -46,11 +46,11 @@ mod training;
 mod virtual_ranks;
 
 pub use learning_rates::{Tuned, tuned};
-pub use link::{Link, Work};
-pub use outcome::{Outcome, Point, Step};
+pub use link::{NetworkLink, RankWork};
+pub use outcome::{CurvePoint, StepRecord, TrainingOutcome};
 #[cfg(feature = "programs")]
 pub use program::main;
-pub use task::{Evaluation, Task};
+pub use task::{ModelEvaluation, Task};
 #[cfg(feature = "programs")]
-pub use training::{OnCluster, Simulated, train_on_cluster};
+pub use training::{OnCluster, SimulatedTraining, train_on_cluster};
 pub use training::{Training, train, train_on};

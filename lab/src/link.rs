@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Network between ranks that each have their own device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
+pub struct NetworkLink {
     /// Latency α of a message, in seconds.
     pub latency: f64,
     /// Bandwidth β of a rank, in bytes a second.
@@ -17,7 +17,7 @@ pub struct Link {
 
 /// Work of one rank up to a point of a training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct RankWork {
     /// Number of steps.
     pub steps: u64,
     /// Bytes sent, with message headers.
@@ -28,17 +28,17 @@ pub struct Work {
     pub synchronous: bool,
 }
 
-impl Link {
+impl NetworkLink {
     /// Creates a link with this bandwidth in Mbit/s, a latency of 50 µs and passes of 1 ms.
     pub fn of_megabits(megabits: f64) -> Self {
-        Link { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3, slowest: 1.0 }
+        NetworkLink { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3, slowest: 1.0 }
     }
 
     /// Returns the seconds for some work: messages · α + bytes / β, one message after the other, and the passes.
     /// Synchronous algorithms pay for both, and wait for the slowest rank in every step. Asynchronous ones pay for
     /// the longer of the two, since their messages travel during the passes and no rank waits for them. The model
     /// leaves out that a slow rank then makes fewer steps than the others.
-    pub fn seconds(&self, work: Work) -> f64 {
+    pub fn seconds(&self, work: RankWork) -> f64 {
         let communication = work.messages as f64 * self.latency + work.bytes as f64 / self.bandwidth;
         let computation = work.steps as f64 * self.compute;
         match work.synchronous {
@@ -48,9 +48,9 @@ impl Link {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for NetworkLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Link { latency, bandwidth, compute, slowest } = self;
+        let NetworkLink { latency, bandwidth, compute, slowest } = self;
         let megabits = bandwidth * 8e-6;
         let message = latency * 1e3;
         let pass = compute * 1e3;
@@ -68,20 +68,20 @@ mod tests {
 
     #[test]
     fn bytes_and_messages_are_charged() {
-        let link = Link { latency: 0.01, bandwidth: 1e6, compute: 0.5, slowest: 1.0 };
-        let work = Work { steps: 10, bytes: 2_000_000, messages: 20, synchronous: true };
+        let link = NetworkLink { latency: 0.01, bandwidth: 1e6, compute: 0.5, slowest: 1.0 };
+        let work = RankWork { steps: 10, bytes: 2_000_000, messages: 20, synchronous: true };
         assert!((link.seconds(work) - (5.0 + 2.2)).abs() < 1e-12);
-        assert!((link.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
-        let uneven = Link { slowest: 3.0, ..link };
+        assert!((link.seconds(RankWork { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
+        let uneven = NetworkLink { slowest: 3.0, ..link };
         assert!((uneven.seconds(work) - (15.0 + 2.2)).abs() < 1e-12);
-        assert!((uneven.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
+        assert!((uneven.seconds(RankWork { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
     }
 
     #[test]
     fn a_link_is_shown_in_usual_units() {
-        let link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
+        let link = NetworkLink { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
         assert_eq!(link.to_string(), "1 Mbit/s, 5 ms a message, 1 ms a pass");
-        let uneven = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
+        let uneven = NetworkLink { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
         let shown = "10000 Mbit/s, 0.05 ms a message, 10 ms a pass, 40 ms on the slowest rank";
         assert_eq!(uneven.to_string(), shown);
     }

@@ -1,17 +1,17 @@
 //! Record of a training: its curve and its traffic.
 
-use crate::task::{Evaluation, Values};
+use crate::task::{ModelEvaluation, ModelValues};
 use hexagram::physical::hash;
 use hexagram::{Communicator, Result};
 use std::collections::BTreeMap;
 
 /// State of a training after a number of steps.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Point {
+pub struct CurvePoint {
     /// Number of steps that each rank has made.
     pub step: u64,
     /// Judgement of the mean replica.
-    pub evaluation: Evaluation,
+    pub evaluation: ModelEvaluation,
     /// Consensus distance √(Σᵢ ‖xᵢ − x̄‖² / n) of the replicas.
     pub consensus: f64,
     /// Bytes that each rank has sent so far. In virtual time and on a simulated cluster, message headers count. On
@@ -23,7 +23,7 @@ pub struct Point {
     pub seconds: f64,
 }
 
-impl Point {
+impl CurvePoint {
     /// Returns the bytes that the average rank has sent.
     pub fn mean_bytes(&self) -> f64 {
         mean(&self.bytes)
@@ -37,7 +37,7 @@ impl Point {
 
 /// Record of one step of a rank.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct StepRecord {
     /// Number of the step, from 1.
     pub step: u64,
     /// Loss of the rank's batch.
@@ -50,28 +50,28 @@ pub struct Step {
 
 /// Record of a training.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct TrainingOutcome {
     /// States at regular intervals, from before the first step to after the last.
-    pub curve: Vec<Point>,
+    pub curve: Vec<CurvePoint>,
     /// Judgement of the replicas after the last step, one by one: the mean of their losses, accuracies and distances.
-    pub own: Evaluation,
+    pub own: ModelEvaluation,
     /// True if ranks waited for each other in every step.
     pub synchronous: bool,
     /// Steps of rank 0.
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepRecord>,
     /// Hash of each rank's parameters after the last step; equal bits give equal hashes.
     pub replicas: Vec<u64>,
 }
 
-impl Outcome {
+impl TrainingOutcome {
     /// Returns the state after the last step.
-    pub fn last(&self) -> &Point {
+    pub fn last(&self) -> &CurvePoint {
         // A training records its beginning and its end.
         &self.curve[self.curve.len() - 1]
     }
 
     /// Returns the first state that `reached` accepts.
-    pub fn first(&self, reached: impl Fn(&Point) -> bool) -> Option<&Point> {
+    pub fn first(&self, reached: impl Fn(&CurvePoint) -> bool) -> Option<&CurvePoint> {
         self.curve.iter().find(|point| reached(point))
     }
 
@@ -84,7 +84,7 @@ impl Outcome {
 /// Replica of one rank, and the bytes that it has sent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    pub(crate) values: Values,
+    pub(crate) values: ModelValues,
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
@@ -121,7 +121,11 @@ pub(crate) fn gathered(comm: &Communicator, own: &[Snapshot]) -> Result<Vec<Vec<
 }
 
 /// Makes a point of all ranks' snapshots.
-pub(crate) fn point(step: u64, ranks: &[&Snapshot], evaluate: impl Fn(&Values) -> Evaluation) -> Point {
+pub(crate) fn point(
+    step: u64,
+    ranks: &[&Snapshot],
+    evaluate: impl Fn(&ModelValues) -> ModelEvaluation,
+) -> CurvePoint {
     let count = ranks.len() as f64;
     let replicas: Vec<Vec<f32>> = ranks.iter().map(|rank| rank.values.concat()).collect();
     let elements = replicas[0].len();
@@ -130,12 +134,12 @@ pub(crate) fn point(step: u64, ranks: &[&Snapshot], evaluate: impl Fn(&Values) -
     let spread = |element: usize| at(element).map(|x| (x - center[element]).powi(2)).sum::<f64>();
     let consensus = ((0..elements).map(spread).sum::<f64>() / count).sqrt();
     let mut flat = center.into_iter();
-    let values: Values = ranks[0]
+    let values: ModelValues = ranks[0]
         .values
         .iter()
         .map(|values| flat.by_ref().take(values.len()).map(|entry| entry as f32).collect())
         .collect();
-    Point {
+    CurvePoint {
         step,
         evaluation: evaluate(&values),
         consensus,
@@ -146,15 +150,18 @@ pub(crate) fn point(step: u64, ranks: &[&Snapshot], evaluate: impl Fn(&Values) -
 }
 
 /// Evaluates the last state of each rank separately, and returns the mean.
-pub(crate) fn own(ranks: &[Vec<Snapshot>], evaluate: impl Fn(&Values) -> Evaluation) -> Evaluation {
-    let judged: Vec<Evaluation> =
+pub(crate) fn own(
+    ranks: &[Vec<Snapshot>],
+    evaluate: impl Fn(&ModelValues) -> ModelEvaluation,
+) -> ModelEvaluation {
+    let judged: Vec<ModelEvaluation> =
         ranks.iter().flat_map(|rank| rank.last()).map(|s| evaluate(&s.values)).collect();
     let count = judged.len() as f64;
-    let of = |field: fn(&Evaluation) -> Option<f64>| -> Option<f64> {
+    let of = |field: fn(&ModelEvaluation) -> Option<f64>| -> Option<f64> {
         let sum: Option<f64> = judged.iter().map(field).sum();
         sum.map(|sum| sum / count)
     };
-    Evaluation {
+    ModelEvaluation {
         loss: judged.iter().map(|evaluation| evaluation.loss).sum::<f64>() / count,
         accuracy: of(|evaluation| evaluation.accuracy),
         distance: of(|evaluation| evaluation.distance),

@@ -3,7 +3,7 @@
 
 mod labels;
 
-use labels::{Area, Label, placed};
+use labels::{Area, PointLabel, placed};
 use std::fmt::Write;
 
 /// Width and height of the part of a panel that is drawn in, in pixels.
@@ -34,7 +34,7 @@ const REFERENCE: &str = "#9ca3af";
 
 /// Content of a picture: a line, or one point.
 #[derive(Debug, Clone)]
-pub struct Drawn {
+pub struct PictureContent {
     /// Name in the key.
     pub name: String,
     /// Points, of which those that are not finite, or not positive on a logarithmic axis, are left out.
@@ -43,10 +43,10 @@ pub struct Drawn {
     pub reference: bool,
 }
 
-impl Drawn {
+impl PictureContent {
     /// Creates a coloured line.
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Drawn { name: name.into(), points, reference: false }
+        PictureContent { name: name.into(), points, reference: false }
     }
 }
 
@@ -71,7 +71,7 @@ pub struct Panel<'a> {
     /// Axes of this panel alone, whose key, if it has several lines, is within it; `None` for those of the picture.
     pub axes: Option<Axes<'a>>,
     /// Lines and points, in the order of the key.
-    pub drawn: Vec<Drawn>,
+    pub drawn: Vec<PictureContent>,
 }
 
 /// Panels in rows.
@@ -88,20 +88,20 @@ pub struct Picture<'a> {
 }
 
 /// Range of an axis.
-struct Range {
+struct AxisRange {
     low: f64,
     high: f64,
     log: bool,
 }
 
-impl Range {
+impl AxisRange {
     fn of(values: impl Iterator<Item = f64>, log: bool) -> Self {
         let (low, high) = values
             .map(|value| if log { value.log10() } else { value })
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
         let room = 0.04 * (high - low).max(0.1);
-        Range { low: low - room, high: high + room, log }
+        AxisRange { low: low - room, high: high + room, log }
     }
 
     /// Returns the share of the axis that is below a value.
@@ -153,8 +153,8 @@ fn rounded(value: f64) -> f64 {
 /// Axes with their ranges.
 struct Scales<'a> {
     axes: Axes<'a>,
-    x: Range,
-    y: Range,
+    x: AxisRange,
+    y: AxisRange,
 }
 
 impl<'a> Scales<'a> {
@@ -162,15 +162,15 @@ impl<'a> Scales<'a> {
     fn of(axes: Axes<'a>, panels: &[&Panel<'_>]) -> Self {
         let points =
             || panels.iter().flat_map(|panel| panel.drawn.iter().flat_map(|drawn| axes.usable(drawn)));
-        let x = Range::of(points().map(|(x, _)| x), axes.log_x);
-        let y = Range::of(points().map(|(_, y)| y), axes.log_y);
+        let x = AxisRange::of(points().map(|(x, _)| x), axes.log_x);
+        let y = AxisRange::of(points().map(|(_, y)| y), axes.log_y);
         Scales { axes, x, y }
     }
 }
 
 impl Axes<'_> {
     /// Returns the points that can be drawn.
-    fn usable(&self, drawn: &Drawn) -> Vec<(f64, f64)> {
+    fn usable(&self, drawn: &PictureContent) -> Vec<(f64, f64)> {
         let usable = |(x, y): &(f64, f64)| {
             x.abs() < LARGEST && y.abs() < LARGEST && (!self.log_x || *x > 0.0) && (!self.log_y || *y > 0.0)
         };
@@ -237,8 +237,9 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, scales: &Scales<'_>, (left, t
     let turned = format!("translate({:.1},{:.1}) rotate(-90)", left - 40.0, middle.1);
     let _ = writeln!(svg, "<text transform=\"{turned}\" text-anchor=\"middle\">{}</text>", scales.axes.y);
     let area = Area { left, top, right: left + WIDTH, bottom: top + HEIGHT };
-    let place =
-        |drawn: &Drawn| scales.axes.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
+    let place = |drawn: &PictureContent| {
+        scales.axes.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect()
+    };
     let shown: Vec<Vec<(f64, f64)>> = panel.drawn.iter().map(place).collect();
     let numbers = if panel.axes.is_some() { vec![None; shown.len()] } else { numbers(&shown, area) };
     let key = match panel.axes {
@@ -265,7 +266,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Places the number of each that has one point.
-fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<Label>> {
+fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<PointLabel>> {
     let digits = |number: usize| number.to_string().len();
     let single = |(number, points): (usize, &Vec<(f64, f64)>)| match points[..] {
         [point] => Some((point, digits(number))),
@@ -278,8 +279,8 @@ fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<Label>> {
 fn draw(
     svg: &mut String,
     at: usize,
-    drawn: &Drawn,
-    (shown, label): (&[(f64, f64)], Option<Label>),
+    drawn: &PictureContent,
+    (shown, label): (&[(f64, f64)], Option<PointLabel>),
     key: Option<(f64, f64)>,
 ) {
     let color = if drawn.reference { REFERENCE } else { COLORS[at % COLORS.len()] };
@@ -317,7 +318,7 @@ fn draw(
 }
 
 /// Adds the number of a point, joined to it by a line if it is far.
-fn numbered(svg: &mut String, (x, y): (f64, f64), number: usize, label: Label) {
+fn numbered(svg: &mut String, (x, y): (f64, f64), number: usize, label: PointLabel) {
     let (across, along) = label.middle;
     if label.is_far {
         // Up to where the number begins.
@@ -352,7 +353,7 @@ mod tests {
 
     #[test]
     fn lines_and_points_are_drawn_and_what_cannot_be_is_left_out() {
-        let drawn = |name: &str, points: &[(f64, f64)]| Drawn {
+        let drawn = |name: &str, points: &[(f64, f64)]| PictureContent {
             name: name.to_owned(),
             points: points.to_vec(),
             reference: false,

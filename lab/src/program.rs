@@ -28,26 +28,26 @@ mod advise;
 mod command;
 #[cfg(feature = "programs")]
 mod compare;
+pub mod console;
 mod names;
+mod optimizer_args;
 #[cfg(feature = "programs")]
 mod periods;
+mod preflight;
 pub mod ranks;
 #[cfg(feature = "programs")]
 mod record;
-mod rehearsal;
-pub mod say;
-#[cfg(feature = "programs")]
-mod setting;
 #[cfg(feature = "programs")]
 mod simulate;
 #[cfg(feature = "programs")]
 mod step;
-mod stepping;
 #[cfg(feature = "programs")]
 mod suite;
 pub mod table;
 #[cfg(feature = "programs")]
 mod train;
+#[cfg(feature = "programs")]
+mod train_args;
 pub mod transports;
 
 #[cfg(feature = "programs")]
@@ -56,19 +56,19 @@ pub use advise::{AdviseOptions, advise};
 pub use command::main;
 #[cfg(feature = "programs")]
 pub use compare::{CompareOptions, compare};
-pub use names::{Chosen, folder_name, information};
-pub use rehearsal::rehearse;
+pub use names::{ChosenAlgorithm, folder_name, information};
+pub use optimizer_args::{OptimizerArgs, OverlappedPasses, Stepper};
+pub use preflight::rehearse;
 #[cfg(feature = "programs")]
-pub use setting::Setting;
-#[cfg(feature = "programs")]
-pub use simulate::{JobOptions, SimulateOptions, simulate};
+pub use simulate::{SimulateOptions, SimulatedJobOptions, simulate};
 #[cfg(feature = "programs")]
 pub use step::{StepOptions, step};
-pub use stepping::{Passes, Stepper, Stepping};
 #[cfg(feature = "programs")]
 pub use suite::{SuiteOptions, suite};
 #[cfg(feature = "programs")]
 pub use train::{TrainOptions, train};
+#[cfg(feature = "programs")]
+pub use train_args::Setting;
 
 use hexagram::physical::stdout;
 use hexagram::physical::world::log_level;
@@ -81,8 +81,8 @@ use std::process::ExitCode;
 /// # Errors
 /// The exit code, after the reason was printed.
 pub fn prepare(subcommand: &str) -> Result<(), ExitCode> {
-    let program = say::name(subcommand);
-    let level = log_level().map_err(|error| say::failure(&program, error))?;
+    let program = console::name(subcommand);
+    let level = log_level().map_err(|error| console::failure(&program, error))?;
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(io::stderr)

@@ -19,11 +19,11 @@
 
 mod baseline;
 mod log;
-mod made_with;
 mod metrics;
 mod options;
 mod picture;
 mod progress;
+mod provenance;
 mod report;
 mod saves;
 mod session;
@@ -32,13 +32,13 @@ mod subject;
 mod trained;
 mod work;
 
-pub use options::{Run, RunOptions, Subject};
-pub use session::Session;
+pub use options::{CheckedRun, RunOptions, Subject};
+pub use session::TrainingSession;
 pub use share::{Costs, SamplerKind};
 pub use subject::TaskOptions;
 pub use trained::{TaskReplica, Trained, values};
 
-use crate::program::{information, prepare, say};
+use crate::program::{console, information, prepare};
 use clap::{Args, Command, FromArgMatches};
 use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
@@ -46,7 +46,7 @@ use hexagram::physical::stdout::{PrintError, print};
 use std::process::ExitCode;
 
 /// Error that ends a training.
-pub type Failure = Box<dyn std::error::Error>;
+pub type RunError = Box<dyn std::error::Error>;
 
 /// Text about exit codes in programs' `--help`.
 pub const EXIT_CODES: &str = "\
@@ -59,7 +59,7 @@ output is gone.";
 pub fn main<Own: Args>(
     name: &'static str,
     about: &'static str,
-    train: impl FnOnce(RunOptions, Own) -> Result<ExitCode, Failure>,
+    train: impl FnOnce(RunOptions, Own) -> Result<ExitCode, RunError>,
 ) -> ExitCode {
     if let Err(code) = prepare("") {
         return code;
@@ -73,12 +73,12 @@ pub fn main<Own: Args>(
     };
     let (common, own) = match matches.and_then(read) {
         Ok(options) => options,
-        Err(shown) => return say::instead(name, &shown),
+        Err(shown) => return console::instead(name, &shown),
     };
     let asked = information(&Registry::built_in(), &common.algorithm, common.stepping.optimizer.as_deref());
     let outcome = match asked {
         Some(text) => {
-            text.map_err(Failure::from).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
+            text.map_err(RunError::from).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
         }
         None => train(common, own),
     };
@@ -90,6 +90,6 @@ pub fn failure(program: &str, error: &(dyn std::error::Error + 'static)) -> Exit
     if let Some(error) = error.downcast_ref::<PrintError>() {
         return error.report(program);
     }
-    say::line(program, error);
+    console::line(program, error);
     ExitCode::FAILURE
 }

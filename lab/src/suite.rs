@@ -10,19 +10,19 @@ mod record;
 mod results;
 mod tuning;
 
-pub use errors::{Difference, ErrorsAbove};
+pub use errors::{ErrorsAbove, MeanDifference};
 pub use estimate::Estimate;
 use kept::keep;
 pub use kept::kept;
 pub use orderings::{Claim, ORDERING_SEEDS, orderings, places};
 pub use page::{create_page, write_pages};
-pub use paired::{Paired, Verdict};
-pub use record::{Record, State};
-pub use results::{Measure, Place, Results};
-pub use tuning::{Found, tune};
+pub use paired::{OrderingVerdict, Paired};
+pub use record::{SuiteRecord, TrainingState};
+pub use results::{MatrixCell, ResultMeasure, Results};
+pub use tuning::{TunedSteps, tune};
 
 use crate::learning_rates::tuned;
-use crate::task::{Digits, Quadratics, Task, Text};
+use crate::task::{Digits, Quadratics, Task, TextTask};
 use crate::training::{Training, train};
 use hexagram::algorithms::registry;
 use hexagram::physical::runtime;
@@ -67,7 +67,7 @@ pub struct Suite {
     pub seeds: u64,
     /// Places that published [orderings] need, in the matrix or for variants with options. They run with
     /// [`ORDERING_SEEDS`] seeds.
-    pub others: Vec<Place>,
+    pub others: Vec<MatrixCell>,
 }
 
 /// One training of the matrix.
@@ -98,10 +98,10 @@ impl Suite {
             Lesson { task: Arc::new(Quadratics::new(0)?), steps: 200 },
             Lesson { task: Arc::new(Quadratics::noisy(0)?), steps: 200 },
             Lesson { task: Arc::new(Digits::new()?), steps: 300 },
-            Lesson { task: Arc::new(Text::new()), steps: 200 },
+            Lesson { task: Arc::new(TextTask::new()), steps: 200 },
         ];
         let chosen = |name: &str| algorithms.iter().any(|algorithm| algorithm.name() == name);
-        let needed = |place: &Place| place.algorithm.split('(').next().is_some_and(chosen);
+        let needed = |place: &MatrixCell| place.algorithm.split('(').next().is_some_and(chosen);
         let others = places().into_iter().filter(needed).collect();
         let partitions = PARTITIONS.to_vec();
         Ok(Suite { algorithms, lessons, partitions, ranks: vec![4, 8, 25], seeds: SEEDS, others })
@@ -124,7 +124,8 @@ impl Suite {
     /// [`Error::Usage`] if one of [`others`](Self::others) has an unknown algorithm, task or partition.
     pub fn cells(&self) -> Result<Vec<Cell>> {
         let mut cells = self.matrix();
-        let matrix: BTreeSet<(Place, u64)> = cells.iter().map(|cell| (cell.place(), cell.seed)).collect();
+        let matrix: BTreeSet<(MatrixCell, u64)> =
+            cells.iter().map(|cell| (cell.place(), cell.seed)).collect();
         for place in &self.others {
             for seed in (0..ORDERING_SEEDS).filter(|seed| !matrix.contains(&(place.clone(), *seed))) {
                 cells.push(self.cell(place, seed)?);
@@ -138,7 +139,7 @@ impl Suite {
     ///
     /// # Errors
     /// [`Error::Usage`] if the algorithm, task or partition is unknown.
-    pub fn cell(&self, place: &Place, seed: u64) -> Result<Cell> {
+    pub fn cell(&self, place: &MatrixCell, seed: u64) -> Result<Cell> {
         let lesson = self.lessons.iter().find(|lesson| lesson.task.name() == place.task);
         let partition = PARTITIONS.iter().find(|partition| partition.to_string() == place.partition);
         let (Some(lesson), Some(partition)) = (lesson, partition) else {
@@ -182,8 +183,8 @@ impl Suite {
 
 impl Cell {
     /// Returns the place, which identifies this training.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn place(&self) -> MatrixCell {
+        MatrixCell {
             algorithm: self.spelling.clone(),
             task: self.lesson.task.name().to_owned(),
             partition: self.partition.to_string(),
@@ -196,7 +197,7 @@ impl Cell {
     ///
     /// # Errors
     /// As [`train`].
-    pub fn run(&self) -> Result<Record> {
+    pub fn run(&self) -> Result<SuiteRecord> {
         let tuned = tuned(&self.spelling, self.lesson.task.name());
         let training = Training {
             algorithm: tuned.applied(&self.algorithm)?,
@@ -209,8 +210,8 @@ impl Cell {
             ..Training::of(Arc::clone(&self.lesson.task))
         };
         match train(&training) {
-            Ok(outcome) => Ok(Record::new(self, &training, &outcome)),
-            Err(Error::NotFinite { .. }) => Ok(Record::diverged(self, &training)),
+            Ok(outcome) => Ok(SuiteRecord::new(self, &training, &outcome)),
+            Err(Error::NotFinite { .. }) => Ok(SuiteRecord::diverged(self, &training)),
             Err(error) => Err(error),
         }
     }
@@ -220,7 +221,7 @@ impl Cell {
 ///
 /// # Errors
 /// The first error of a training, or of `take`; running trainings are then abandoned.
-pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> Result<()> {
+pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(SuiteRecord) -> Result<()>) -> Result<()> {
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
     let cells = Arc::new(cells);
     let next = Arc::new(AtomicUsize::new(0));
@@ -264,7 +265,7 @@ fn stay_on_a_core(number: usize) {
 }
 
 /// Runs a training and turns its panic into an error; otherwise its record would be missing without a sign.
-fn guarded(cell: &Cell) -> Result<Record> {
+fn guarded(cell: &Cell) -> Result<SuiteRecord> {
     let ran = catch_unwind(AssertUnwindSafe(|| cell.run()));
     let ran = ran.unwrap_or_else(|panic| Err(Error::panicked("the training", &*panic)));
     ran.map_err(|error| named(cell, &error))

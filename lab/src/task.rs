@@ -8,18 +8,18 @@ mod tests;
 mod text;
 
 pub use digits::{CLASSES, Digits, Images, PIXELS, SIDE};
-pub use lines::{Lines, Text as LinesText};
+pub use lines::{LinesTask, LinesText};
 pub use quadratics::Quadratics;
-pub use text::Text;
+pub use text::TextTask;
 
 use hexagram::{Parameter, Result};
 use std::fmt;
 
 /// Value of each parameter of a model, in the order of [`Task::parameters`].
-pub type Values = Vec<Vec<f32>>;
+pub type ModelValues = Vec<Vec<f32>>;
 
 /// Receives the gradient of one parameter, by its number, as soon as it is complete.
-pub type Ready<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
+pub type GradientReady<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
 
 /// Model with data: its loss is a mean over samples, which are divided among ranks.
 ///
@@ -32,7 +32,7 @@ pub trait Task: fmt::Debug + Send + Sync {
     fn parameters(&self) -> Vec<Parameter>;
 
     /// Returns the values before the first step. The same for all ranks.
-    fn initial(&self, seed: u64) -> Values;
+    fn initial(&self, seed: u64) -> ModelValues;
 
     /// Returns the label of each training sample, by which a [partition](hexagram::sampler::Partition) divides them.
     fn labels(&self) -> &[usize];
@@ -45,20 +45,21 @@ pub trait Task: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The first of `ready`.
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64>;
+    fn gradient(&self, values: &ModelValues, samples: &[usize], ready: &mut GradientReady<'_>)
+    -> Result<f64>;
 
     /// Judges a model.
-    fn evaluate(&self, values: &Values) -> Evaluation;
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation;
 
     /// Returns the share of held-out samples that are classified correctly, from 0 to 1, if the task has any.
-    fn accuracy(&self, values: &Values) -> Option<f64> {
+    fn accuracy(&self, values: &ModelValues) -> Option<f64> {
         self.evaluate(values).accuracy
     }
 }
 
 /// Judgement of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Evaluation {
+pub struct ModelEvaluation {
     /// Loss over all training samples, or over held-out ones if the task says so; minus the loss of the optimum if
     /// that is known.
     pub loss: f64,

@@ -10,11 +10,11 @@
 mod on_cluster;
 
 #[cfg(feature = "programs")]
-pub use on_cluster::{OnCluster, Simulated, train_on_cluster};
+pub use on_cluster::{OnCluster, SimulatedTraining, train_on_cluster};
 
-use crate::outcome::{Outcome, Snapshot, Step, gathered, own, point};
+use crate::outcome::{Snapshot, StepRecord, TrainingOutcome, gathered, own, point};
 use crate::random::Random;
-use crate::task::{Task, Values};
+use crate::task::{ModelValues, Task};
 use crate::virtual_ranks::in_virtual_time;
 use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
@@ -108,14 +108,14 @@ impl Training {
     }
 
     /// Evaluates the records of all ranks.
-    fn outcome_of(&self, ranks: Vec<Recorded>) -> Outcome {
+    fn outcome_of(&self, ranks: Vec<RankHistory>) -> TrainingOutcome {
         let (snapshots, taken): (Vec<_>, Vec<_>) =
             ranks.into_iter().map(|recorded| (recorded.snapshots, recorded.taken)).unzip();
         self.outcome(&snapshots, taken.into_iter().next().unwrap_or_default())
     }
 
     /// Evaluates the snapshots of all ranks; the steps are rank 0's.
-    fn outcome(&self, ranks: &[Vec<Snapshot>], taken: Vec<Step>) -> Outcome {
+    fn outcome(&self, ranks: &[Vec<Snapshot>], taken: Vec<StepRecord>) -> TrainingOutcome {
         let steps = (0..=self.steps).filter(|step| self.records_at(*step));
         let state = |(at, step): (usize, u64)| {
             let ranks: Vec<&Snapshot> = ranks.iter().map(|rank| &rank[at]).collect();
@@ -125,7 +125,7 @@ impl Training {
         let own = own(ranks, |values| self.task.evaluate(values));
         let replicas = ranks.iter().flat_map(|rank| rank.last()).map(Snapshot::hash).collect();
         let synchronous = self.algorithm.trigram().synchronous;
-        Outcome { curve, own, synchronous, steps: taken, replicas }
+        TrainingOutcome { curve, own, synchronous, steps: taken, replicas }
     }
 
     /// Returns true if the state after a number of steps is recorded.
@@ -140,7 +140,7 @@ impl Training {
 /// # Errors
 /// [`Error::Usage`] if the samples cannot be divided in this way, or no state would be recorded; errors of the
 /// algorithm.
-pub fn train(training: &Training) -> Result<Outcome> {
+pub fn train(training: &Training) -> Result<TrainingOutcome> {
     training.check()?;
     let shares = training.shares()?;
     let own = training.clone();
@@ -153,12 +153,13 @@ pub fn train(training: &Training) -> Result<Outcome> {
 ///
 /// # Errors
 /// As [`train`].
-pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<Outcome>> {
+pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<TrainingOutcome>> {
     let training = Training { ranks: comm.size(), compute: Duration::ZERO, ..training.clone() };
     training.check()?;
     // Some transports have their own collectives, and count no messages for them.
-    let rank = Rank::new(&training, comm, training.shares()?[comm.rank()].clone(), Traffic::payload_sent)?;
-    let Recorded { snapshots, taken } = rank.train(&|_, _| {})?;
+    let rank =
+        TrainingRank::new(&training, comm, training.shares()?[comm.rank()].clone(), Traffic::payload_sent)?;
+    let RankHistory { snapshots, taken } = rank.train(&|_, _| {})?;
     let ranks = gathered(comm, &snapshots)?;
     Ok((comm.rank() == 0).then(|| training.outcome(&ranks, taken)))
 }
@@ -169,8 +170,8 @@ fn record(
     comm: &Communicator,
     shares: &[Vec<usize>],
     watch: &dyn Fn(u64, f64),
-) -> Result<Recorded> {
-    Rank::new(training, comm, shares[comm.rank()].clone(), Traffic::bytes_sent)?.train(watch)
+) -> Result<RankHistory> {
+    TrainingRank::new(training, comm, shares[comm.rank()].clone(), Traffic::bytes_sent)?.train(watch)
 }
 
 /// Returns the parameter groups of every training: biases and norms, which do not decay.
@@ -179,16 +180,16 @@ pub(crate) fn groups() -> Vec<ParameterGroup> {
 }
 
 /// States and steps of one rank.
-struct Recorded {
+struct RankHistory {
     snapshots: Vec<Snapshot>,
-    taken: Vec<Step>,
+    taken: Vec<StepRecord>,
 }
 
 /// Count of the bytes that a rank has sent.
-type Sent = fn(&Traffic) -> u64;
+type CountBytes = fn(&Traffic) -> u64;
 
 /// One rank of a training.
-struct Rank<'a> {
+struct TrainingRank<'a> {
     training: &'a Training,
     engine: DataParallel,
     parameters: usize,
@@ -199,13 +200,13 @@ struct Rank<'a> {
     /// Bytes and messages that this rank has sent before the training.
     sent_before: [u64; 2],
     /// Returns the bytes that a rank has sent.
-    sent: Sent,
+    sent: CountBytes,
     /// Steps so far.
-    taken: Vec<Step>,
+    taken: Vec<StepRecord>,
 }
 
-impl<'a> Rank<'a> {
-    fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>, sent: Sent) -> Result<Self> {
+impl<'a> TrainingRank<'a> {
+    fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>, sent: CountBytes) -> Result<Self> {
         let traffic = comm.world().traffic();
         let sent_before = [sent(traffic), traffic.messages_sent()];
         let queue = training.device.queue(comm.world().local_rank())?;
@@ -221,11 +222,21 @@ impl<'a> Rank<'a> {
         let random = Random::new(training.seed.wrapping_mul(1009).wrapping_add(comm.rank() as u64 + 1));
         let began = runtime::now();
         let taken = Vec::new();
-        Ok(Rank { training, engine, parameters: count, share, random, began, sent_before, sent, taken })
+        Ok(TrainingRank {
+            training,
+            engine,
+            parameters: count,
+            share,
+            random,
+            began,
+            sent_before,
+            sent,
+            taken,
+        })
     }
 
     /// Makes all steps. The algorithm's threads end with its engine.
-    fn train(mut self, watch: &dyn Fn(u64, f64)) -> Result<Recorded> {
+    fn train(mut self, watch: &dyn Fn(u64, f64)) -> Result<RankHistory> {
         let mut snapshots = vec![self.snapshot()?];
         for step in 1..=self.training.steps {
             self.step()?;
@@ -238,7 +249,7 @@ impl<'a> Rank<'a> {
                 snapshots.push(snapshot);
             }
         }
-        Ok(Recorded { snapshots, taken: self.taken })
+        Ok(RankHistory { snapshots, taken: self.taken })
     }
 
     fn step(&mut self) -> Result<()> {
@@ -265,7 +276,7 @@ impl<'a> Rank<'a> {
         let step = self.taken.len() as u64 + 1;
         let loss = first.unwrap_or(f64::NAN);
         let metrics = self.engine.metrics().clone();
-        self.taken.push(Step { step, loss, learning_rate, metrics });
+        self.taken.push(StepRecord { step, loss, learning_rate, metrics });
         Ok(())
     }
 
@@ -277,7 +288,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    fn values(&self) -> Result<Values> {
+    fn values(&self) -> Result<ModelValues> {
         values(&self.engine, self.parameters)
     }
 
@@ -294,6 +305,6 @@ impl<'a> Rank<'a> {
 }
 
 /// Returns the values of all parameters of a replica.
-pub(crate) fn values(engine: &DataParallel, parameters: usize) -> Result<Values> {
+pub(crate) fn values(engine: &DataParallel, parameters: usize) -> Result<ModelValues> {
     (0..parameters).map(|parameter| engine.values(parameter)).collect()
 }

@@ -50,7 +50,7 @@ pub(crate) fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<
         || Communicator::open(world, 0).and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let error = Error::panicked("the training", &*panic);
-        world.health().give_up(&format!("failed: {error}"));
+        world.health().fail_self(&format!("failed: {error}"));
         Err(error)
     })
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use hexagram_lab::suite::{Claim, Place, Verdict, kept, orderings};
+use hexagram_lab::suite::{Claim, MatrixCell, OrderingVerdict, kept, orderings};
 use hexagram_lab::task::Quadratics;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn every_ordering_comes_out_as_it_says() {
 #[test]
 fn of_40_orderings_36_hold() {
     assert_eq!(orderings().count(), 40);
-    let held = |claim: &&Claim| claim.verdict == Verdict::Holds;
+    let held = |claim: &&Claim| claim.verdict == OrderingVerdict::Holds;
     assert_eq!(orderings().filter(held).count(), 36);
     // As docs/which-algorithm.md says about the unchanged ones.
     let chosen = || orderings().filter(|claim| claim.changed.is_empty());
@@ -45,7 +45,7 @@ fn biases_of_the_record_are_within_one_percent_where_they_should_be() {
     let results = kept(&docs()).unwrap();
     let least = Quadratics::new(0).unwrap().least();
     let beyond = |algorithm: &str| -> Vec<f64> {
-        let place = Place {
+        let place = MatrixCell {
             algorithm: algorithm.to_owned(),
             task: "quadratics".to_owned(),
             partition: "dirichlet(0.1)".to_owned(),

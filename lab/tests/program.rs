@@ -6,7 +6,7 @@ use clap::Parser;
 use hexagram::algorithms::{About, Algorithm, Bucket, Context, Registry, Trigram};
 use hexagram::{Result, TransportKind, testing};
 use hexagram_lab::program::{
-    CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, say::Failure,
+    CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, console::ProgramError,
     simulate, step, suite, train,
 };
 use hexagram_lab::task::Quadratics;
@@ -110,7 +110,7 @@ fn every_program_takes_an_algorithm_of_one_s_own_by_name() {
     std::fs::remove_dir_all(out).unwrap();
 }
 
-fn refused(outcome: std::result::Result<u8, Failure>) -> String {
+fn refused(outcome: std::result::Result<u8, ProgramError>) -> String {
     let text = outcome.unwrap_err().to_string();
     assert!(!text.contains('\n'), "{text}");
     text

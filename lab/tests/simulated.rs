@@ -9,7 +9,7 @@ use hexagram::{Communicator, Result, TransportKind};
 use hexagram_lab::suite::Suite;
 use hexagram_lab::task::Quadratics;
 use hexagram_lab::tuned;
-use hexagram_lab::{OnCluster, Outcome, Simulated, Training, train_on, train_on_cluster};
+use hexagram_lab::{OnCluster, SimulatedTraining, Training, TrainingOutcome, train_on, train_on_cluster};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -58,14 +58,15 @@ fn cluster(ranks: usize, hosts: usize, seed: u64) -> OnCluster<'static> {
     OnCluster { simulation, slowness: Vec::new(), watch: &|_, _| {} }
 }
 
-fn simulated(training: &Training, on: &OnCluster<'_>) -> Simulated {
+fn simulated(training: &Training, on: &OnCluster<'_>) -> SimulatedTraining {
     train_on_cluster(training, on).unwrap_or_else(|error| panic!("{}: {error}", training.algorithm))
 }
 
 /// Fails unless every loss and the final parameters of every rank are the same, bit for bit.
-fn assert_same(simulated: &Outcome, real: &Outcome, context: &str) {
-    let losses =
-        |outcome: &Outcome| -> Vec<u64> { outcome.steps.iter().map(|step| step.loss.to_bits()).collect() };
+fn assert_same(simulated: &TrainingOutcome, real: &TrainingOutcome, context: &str) {
+    let losses = |outcome: &TrainingOutcome| -> Vec<u64> {
+        outcome.steps.iter().map(|step| step.loss.to_bits()).collect()
+    };
     assert!(losses(simulated) == losses(real), "{context}: other losses");
     assert!(simulated.replicas == real.replicas, "{context}: other parameters");
     let states = simulated.curve.iter().zip(&real.curve);
@@ -76,7 +77,7 @@ fn assert_same(simulated: &Outcome, real: &Outcome, context: &str) {
     }
 }
 
-fn of_rank_0(outcomes: Result<Vec<Option<Outcome>>>, context: &str) -> Outcome {
+fn of_rank_0(outcomes: Result<Vec<Option<TrainingOutcome>>>, context: &str) -> TrainingOutcome {
     outcomes.unwrap_or_else(|error| panic!("{context}: {error}")).swap_remove(0).unwrap()
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram::algorithms::registry;
-use hexagram_lab::suite::{Measure, Place, Record, Results, Suite, kept, run_all};
+use hexagram_lab::suite::{MatrixCell, ResultMeasure, Results, Suite, SuiteRecord, kept, run_all};
 use hexagram_lab::task::Quadratics;
 use std::path::Path;
 
@@ -20,8 +20,13 @@ fn short() -> Results {
     Results::new(records)
 }
 
-fn place(algorithm: &str, task: &str, partition: &str, ranks: usize) -> Place {
-    Place { algorithm: algorithm.to_owned(), task: task.to_owned(), partition: partition.to_owned(), ranks }
+fn place(algorithm: &str, task: &str, partition: &str, ranks: usize) -> MatrixCell {
+    MatrixCell {
+        algorithm: algorithm.to_owned(),
+        task: task.to_owned(),
+        partition: partition.to_owned(),
+        ranks,
+    }
 }
 
 #[test]
@@ -29,7 +34,7 @@ fn every_algorithm_learns_as_the_kept_record_says() {
     let results = short();
     let kept = kept(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")).unwrap();
     for record in results.records() {
-        let same = |other: &&Record| other.seed == record.seed;
+        let same = |other: &&SuiteRecord| other.seed == record.seed;
         // An algorithm that is new has no record until the suite is run.
         if let Some(kept) = kept.at(&record.place).into_iter().find(same) {
             compare(record, kept);
@@ -55,11 +60,16 @@ fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
         Ok(())
     };
     run_all(vec![suite.cell(&place, 0).unwrap()], take).unwrap();
-    let read = Record::parse(&records[0].json()).unwrap();
+    let read = SuiteRecord::parse(&records[0].json()).unwrap();
     assert_eq!(read, records[0]);
     assert_eq!([read.last().loss, read.own_loss], [f64::INFINITY; 2]);
-    for measure in [Measure::Loss, Measure::Errors, Measure::Bytes, Measure::PeakBytes, Measure::BytesTo(0.5)]
-    {
+    for measure in [
+        ResultMeasure::Loss,
+        ResultMeasure::Errors,
+        ResultMeasure::Bytes,
+        ResultMeasure::PeakBytes,
+        ResultMeasure::BytesTo(0.5),
+    ] {
         assert_eq!(measure.of(&read), f64::INFINITY, "{measure}");
     }
 }
@@ -67,7 +77,7 @@ fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
 /// Compares a run to the record. Quadratics are plain arithmetic, and the record keeps six digits. Exponentials and
 /// logarithms of the digits are the system's, whose last bits may differ; a step that depends on signs or on the
 /// largest elements amplifies that.
-fn compare(run: &Record, kept: &Record) {
+fn compare(run: &SuiteRecord, kept: &SuiteRecord) {
     let tolerance = if run.place.task == "digits" { 0.1 } else { 1e-4 };
     let near = |one: f64, other: f64| (one - other).abs() <= tolerance * one.abs() + 1e-9;
     // Ranks may agree on a little more before the first step. One number more in each of 200 steps is no longer that.

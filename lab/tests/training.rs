@@ -6,8 +6,8 @@ use hexagram::algorithms::registry;
 use hexagram::sampler::Partition;
 use hexagram::{Parameter, Result};
 use hexagram_lab::suite::{Lesson, Suite, run_all};
-use hexagram_lab::task::{Digits, Evaluation, Quadratics, Ready, Task, Text, Values};
-use hexagram_lab::{Outcome, Training, train};
+use hexagram_lab::task::{Digits, GradientReady, ModelEvaluation, ModelValues, Quadratics, Task, TextTask};
+use hexagram_lab::{Training, TrainingOutcome, train};
 use std::sync::Arc;
 
 fn quadratics(algorithm: &str) -> Training {
@@ -19,7 +19,7 @@ fn quadratics(algorithm: &str) -> Training {
     }
 }
 
-fn trained(algorithm: &str) -> Outcome {
+fn trained(algorithm: &str) -> TrainingOutcome {
     train(&quadratics(algorithm)).unwrap()
 }
 
@@ -91,7 +91,7 @@ fn replicas_of_gossip_differ_and_their_mean_is_better_than_they_are() {
 #[test]
 fn digits_and_text_are_learned() {
     let tasks: [(Arc<dyn Task>, f64); 2] =
-        [(Arc::new(Digits::new().unwrap()), 0.9), (Arc::new(Text::new()), 0.2)];
+        [(Arc::new(Digits::new().unwrap()), 0.9), (Arc::new(TextTask::new()), 0.2)];
     for (task, accuracy) in tasks {
         let outcome =
             train(&Training { steps: 150, learning_rate: 0.5.into(), ..Training::of(task) }).unwrap();
@@ -135,7 +135,7 @@ impl Task for Panicking {
         self.0.parameters()
     }
 
-    fn initial(&self, seed: u64) -> Values {
+    fn initial(&self, seed: u64) -> ModelValues {
         self.0.initial(seed)
     }
 
@@ -147,7 +147,12 @@ impl Task for Panicking {
         None
     }
 
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+    fn gradient(
+        &self,
+        values: &ModelValues,
+        samples: &[usize],
+        ready: &mut GradientReady<'_>,
+    ) -> Result<f64> {
         let panics = match self.1 {
             Panic::InEveryBatch => true,
             Panic::InBatchesWith(sample) => samples.contains(&sample),
@@ -157,7 +162,7 @@ impl Task for Panicking {
         self.0.gradient(values, samples, ready)
     }
 
-    fn evaluate(&self, values: &Values) -> Evaluation {
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation {
         assert!(self.1 != Panic::WhereItJudges, "on purpose");
         self.0.evaluate(values)
     }

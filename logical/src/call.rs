@@ -8,7 +8,7 @@
 //! comm.operate(fingerprint, async |call| {
 //!     for step in 0..rounds {
 //!         let send = call.send(next, step, &buffer, chunk)?;             // posted here, both of them,
-//!         call.recv(previous, step, &buffer, other, Land::Copy)?.await?; // before the first await
+//!         call.recv(previous, step, &buffer, other, ReceiveMode::Copy)?.await?; // before the first await
 //!         send.await?;
 //!     }
 //!     Ok(())
@@ -17,16 +17,16 @@
 //! ```
 
 use crate::encoding::MessageSender;
-use crate::group::{Group, Kind};
+use crate::group::{Group, TagKind};
 use crate::{Buffer, Communicator, Part, Peer, Result};
 use hexagram_physical::codec::Codec;
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::native::AtOnce;
-use hexagram_physical::operation::{Operation, Terms};
+use hexagram_physical::operation::{Operation, OperationContext};
 use hexagram_physical::tag::Tag;
-use hexagram_physical::transport::{Label, Land, Source};
+use hexagram_physical::transport::{Label, ReceiveMode, Source};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl Communicator {
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.numbered(Kind::Collective, self.collectives(), fingerprint, body).await
+        self.numbered(TagKind::Collective, self.collectives(), fingerprint, body).await
     }
 
     /// Runs the next collective of this lane immediately, in place, if it is small and the backend supports it.
@@ -59,7 +59,7 @@ impl Communicator {
         let endpoint = self.endpoint();
         let native = endpoint.native()?;
         let sequence = self.collectives();
-        let label = match self.label(Kind::Collective, fingerprint, sequence.get()) {
+        let label = match self.label(TagKind::Collective, fingerprint, sequence.get()) {
             Ok(label) => label,
             Err(error) => return Some(Err(error)),
         };
@@ -89,7 +89,7 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(to)?;
-        self.numbered(Kind::Message, self.sends_to(to), fingerprint, body).await
+        self.numbered(TagKind::Message, self.sends_to(to), fingerprint, body).await
     }
 
     /// Runs the next receive from a rank.
@@ -100,13 +100,13 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(from)?;
-        self.numbered(Kind::Message, self.receives_from(from), fingerprint, body).await
+        self.numbered(TagKind::Message, self.receives_from(from), fingerprint, body).await
     }
 
     /// Runs the next operation of `counter`, and ends the work of all ranks if it fails.
     async fn numbered(
         &self,
-        kind: Kind,
+        kind: TagKind,
         counter: &Cell<u64>,
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
@@ -119,7 +119,7 @@ impl Communicator {
     /// Begins the next exchange with a rank about a new group that contains both.
     pub(crate) fn begin_grouping(&self, with: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
         let counter = self.groups_with(with);
-        let call = self.begin(self.label(Kind::Grouping, fingerprint, counter.get())?)?;
+        let call = self.begin(self.label(TagKind::Grouping, fingerprint, counter.get())?)?;
         counter.set(counter.get() + 1);
         Ok(call)
     }
@@ -131,17 +131,17 @@ impl Communicator {
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<T>,
     ) -> Result<T> {
-        let tag = Tag::of_user(self.group().communicator(Kind::Tagged), tag);
+        let tag = Tag::of_user(self.group().communicator(TagKind::Tagged), tag);
         let call = self.begin(Label { tag, fingerprint })?;
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
     #[inline]
-    fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
+    fn label(&self, kind: TagKind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
         // Messages between two ranks have no lane: they are ordered among all messages of the pair.
-        let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };
+        let lane = if kind == TagKind::Collective { self.lane_number() } else { 0 };
         let communicator = self.group().communicator(kind);
-        let rate = self.rate().filter(|_| kind == Kind::Collective && fingerprint.root.is_none());
+        let rate = self.rate().filter(|_| kind == TagKind::Collective && fingerprint.root.is_none());
         Ok(Label {
             tag: Tag::new(communicator, lane, sequence, 0)?,
             fingerprint: Fingerprint { rate, ..fingerprint },
@@ -153,14 +153,14 @@ impl Communicator {
         let transport = self.endpoint();
         let poison = self.poison();
         poison.check(transport.health(), &label)?;
-        let terms = Terms { transport, poison, deadline: self.deadline() };
+        let terms = OperationContext { transport, poison, deadline: self.deadline() };
         Ok(Call { terms, group: self.group(), label })
     }
 }
 
 /// Running operation of a communicator.
 pub struct Call<'a> {
-    terms: Terms<'a>,
+    terms: OperationContext<'a>,
     group: &'a Group,
     label: Label,
 }
@@ -207,7 +207,7 @@ impl<'a> Call<'a> {
         step: usize,
         buffer: &Buffer,
         elements: Range<usize>,
-        land: Land,
+        land: ReceiveMode,
     ) -> Result<Operation<'a>> {
         let source = Source::Rank(self.in_world(from)?);
         let label = self.at(step)?;
@@ -222,7 +222,7 @@ impl<'a> Call<'a> {
     /// As [`Call::send`].
     pub(crate) fn recv_any(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Operation<'a>> {
         let view = buffer.write(elements)?;
-        let ticket = self.terms.transport.post_recv(Source::Any, self.label, view, Land::Copy);
+        let ticket = self.terms.transport.post_recv(Source::Any, self.label, view, ReceiveMode::Copy);
         Ok(Operation::from_any(self.terms, ticket, self.group.members().to_vec(), self.label))
     }
 
@@ -248,8 +248,8 @@ impl<'a> Call<'a> {
 
     /// Returns a rank of the group as the sender of messages of this operation.
     pub(crate) fn sender(&self, rank: usize) -> MessageSender<'_> {
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
-        MessageSender { rank: self.peer(rank), during, ends: Some(self.terms) }
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
+        MessageSender { rank: self.peer(rank), context, ends: Some(self.terms) }
     }
 
     /// Decodes a message: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a

@@ -1,6 +1,6 @@
 //! The default catalogues of options: those of the built-in codecs and graphs, which options do not depend on.
 
-use crate::spelling::Catalogues;
+use crate::options_text::Catalogues;
 
 impl Default for Catalogues {
     fn default() -> Self {

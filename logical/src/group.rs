@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kind of operation. Each has its own tags and counters: not all ranks take part in the operations of other ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TagKind {
     Collective = 0,
     /// Message between two ranks, in the order of their calls.
     Message = 1,
@@ -85,7 +85,7 @@ impl Group {
     }
 
     /// Returns the number of the communicator in tags.
-    pub(crate) fn communicator(&self, kind: Kind) -> u32 {
+    pub(crate) fn communicator(&self, kind: TagKind) -> u32 {
         KINDS * self.number + kind as u32
     }
 

@@ -48,9 +48,9 @@ pub mod encoding;
 pub mod executor;
 mod group;
 mod members;
+pub mod options_text;
 mod part;
 mod point_to_point;
-pub mod spelling;
 mod split;
 pub mod testing;
 
@@ -68,9 +68,10 @@ pub use hexagram_physical::memory::{ReadView, Span, WriteView};
 pub use hexagram_physical::native::NOTICE_BYTES;
 pub use hexagram_physical::output;
 pub use hexagram_physical::runtime;
-pub use hexagram_physical::transport::{Bell, HEADER_BYTES, Land};
+pub use hexagram_physical::transport::{Bell, HEADER_BYTES, ReceiveMode};
 pub use hexagram_physical::{
-    Bool, Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
+    Bool, Buffer, DType, Element, Error, HeartbeatOptions, JoinOptions, Peer, ReduceOp, Result,
+    TransportKind, World,
 };
 pub use part::Part;
 

@@ -6,7 +6,7 @@
 //! member.
 
 use crate::split::after;
-use crate::{Buffer, Call, Communicator, DType, Error, Land, Primitive, Result};
+use crate::{Buffer, Call, Communicator, DType, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::hash;
 
@@ -76,7 +76,7 @@ impl Communicator {
         let mut receives = Vec::new();
         for (at, (other, call)) in others.iter().zip(&calls).enumerate() {
             let place = at * NUMBERS..(at + 1) * NUMBERS;
-            receives.push(call.recv(*other, 0, &wishes, place, Land::Copy)?);
+            receives.push(call.recv(*other, 0, &wishes, place, ReceiveMode::Copy)?);
         }
         for receive in receives {
             receive.await?;
@@ -108,7 +108,7 @@ impl Communicator {
         let wish = Buffer::from_slice(&mine)?;
         let answer = Buffer::zeroed(DType::I64, NUMBERS)?;
         let send = call.send(lowest, 0, &wish, 0..NUMBERS)?;
-        call.recv(lowest, 1, &answer, 0..NUMBERS, Land::Copy)?.await?;
+        call.recv(lowest, 1, &answer, 0..NUMBERS, ReceiveMode::Copy)?.await?;
         send.await?;
         let answer = answer.host::<i64>()?;
         Ok([answer[0], answer[1]])

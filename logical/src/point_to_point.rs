@@ -6,7 +6,7 @@
 //! goes to the one posted first.
 
 use crate::centralized::{free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Primitive};
+use crate::{Buffer, Call, Communicator, Error, Primitive, ReceiveMode};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 fn fingerprint(operation: OperationKind, buffer: &Buffer) -> Fingerprint {
@@ -70,7 +70,8 @@ impl Communicator {
         Box::pin(async move {
             free_to_write(buffer)?;
             let whole = 0..buffer.len();
-            let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+            let body =
+                async |call: &Call<'_>| call.recv(from, 0, buffer, whole, ReceiveMode::Copy)?.await.map(drop);
             self.operate_recv(from, fingerprint(OperationKind::SendRecv, buffer), body).await
         })
     }
@@ -114,7 +115,8 @@ impl Communicator {
             self.check_rank(from)?;
             free_to_write(buffer)?;
             let whole = 0..buffer.len();
-            let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+            let body =
+                async |call: &Call<'_>| call.recv(from, 0, buffer, whole, ReceiveMode::Copy)?.await.map(drop);
             self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
         })
     }

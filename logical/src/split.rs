@@ -4,14 +4,14 @@ use crate::group::{Group, KINDS};
 use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result};
 
 /// Contribution of one rank to a split, as three numbers.
-struct Wish {
+struct SplitRequest {
     color: Option<u32>,
     key: i64,
     /// First number that none of its groups has.
     free: u32,
 }
 
-impl Wish {
+impl SplitRequest {
     const NUMBERS: usize = 3;
 
     fn to_numbers(&self) -> [i64; Self::NUMBERS] {
@@ -20,7 +20,7 @@ impl Wish {
 
     fn from_numbers(numbers: &[i64]) -> Self {
         let color = u32::try_from(numbers[0]).ok();
-        Wish { color, key: numbers[1], free: u32::try_from(numbers[2]).unwrap_or(u32::MAX) }
+        SplitRequest { color, key: numbers[1], free: u32::try_from(numbers[2]).unwrap_or(u32::MAX) }
     }
 }
 
@@ -61,12 +61,15 @@ impl Communicator {
     pub fn split<'a>(&'a self, color: Option<u32>, key: i64) -> Primitive<'a, Option<Communicator>> {
         Box::pin(async move {
             let _turn = self.turn_to_group()?;
-            let mine = Wish { color, key, free: self.free_group() };
+            let mine = SplitRequest { color, key, free: self.free_group() };
             let mine = Buffer::from_slice(&mine.to_numbers())?;
-            let mut all = Buffer::zeroed(DType::I64, self.size() * Wish::NUMBERS)?;
+            let mut all = Buffer::zeroed(DType::I64, self.size() * SplitRequest::NUMBERS)?;
             self.all_gather(&mine, &mut all).await?;
-            let wishes: Vec<Wish> =
-                all.host::<i64>()?.chunks_exact(Wish::NUMBERS).map(Wish::from_numbers).collect();
+            let wishes: Vec<SplitRequest> = all
+                .host::<i64>()?
+                .chunks_exact(SplitRequest::NUMBERS)
+                .map(SplitRequest::from_numbers)
+                .collect();
             let mut colors: Vec<u32> = wishes.iter().filter_map(|wish| wish.color).collect();
             colors.sort_unstable();
             colors.dedup();

@@ -158,7 +158,7 @@ fn a_busy_buffer_costs_nothing_and_the_call_may_be_repeated() {
 
 #[test]
 fn an_error_inside_a_primitive_ends_everyones() {
-    use hexagram_logical::Land;
+    use hexagram_logical::ReceiveMode;
     use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
     all_fail(
         |comm| {
@@ -167,7 +167,7 @@ fn an_error_inside_a_primitive_ends_everyones() {
             comm.block_on(comm.operate(fingerprint, async |call| {
                 // A primitive with a slip: rank 2 does not exist twice.
                 let to = if comm.rank() == 2 { 7 } else { 2 };
-                call.recv(to, 0, &buffer, 0..4, Land::Copy)?.await.map(drop)
+                call.recv(to, 0, &buffer, 0..4, ReceiveMode::Copy)?.await.map(drop)
             }))
         },
         |rank, error| {

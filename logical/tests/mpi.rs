@@ -3,7 +3,7 @@
 
 use hexagram_logical::testing::cases;
 use hexagram_logical::{Buffer, Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
-use hexagram_physical::Vigilance;
+use hexagram_physical::HeartbeatOptions;
 use hexagram_physical::native::Check;
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,11 @@ fn under_mpirun(ranks: &[usize], check: Check, test: impl FnOnce(&Communicator))
         return;
     }
     let millis = Duration::from_millis;
-    let vigilance = Some(Vigilance { beat: millis(200), silence: Duration::from_secs(10), late: LONG });
+    let heartbeat =
+        Some(HeartbeatOptions { beat: millis(200), silence: Duration::from_secs(10), late: LONG });
     let options = JoinOptions {
         transport: TransportKind::Mpi,
-        vigilance,
+        heartbeat,
         check: Some(check),
         ..JoinOptions::default()
     };

@@ -36,7 +36,7 @@ pub enum Error {
         /// Description of its failure, as a verb phrase: `died (its connection closed)`.
         cause: String,
         /// Activity of this rank at that time.
-        during: During,
+        context: ErrorContext,
     },
 
     /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
@@ -50,7 +50,7 @@ pub enum Error {
         /// Time that this rank waited.
         after: Duration,
         /// Activity of this rank.
-        during: During,
+        context: ErrorContext,
     },
 
     /// Two ranks call different operations. The communicator is poisoned.
@@ -76,7 +76,7 @@ pub enum Error {
         /// The value.
         value: f32,
         /// Activity of this rank.
-        during: During,
+        context: ErrorContext,
     },
 
     /// The communicator was used after an operation on it failed or was dropped unfinished.
@@ -125,14 +125,14 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::PeerFailed { culprit, cause, during } => write!(
+            Error::PeerFailed { culprit, cause, context } => write!(
                 f,
                 "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
-                noticed(cause, during)
+                noticed(cause, context)
             ),
-            Error::Deadline { waiting_for, stragglers, after, during } => write!(
+            Error::Deadline { waiting_for, stragglers, after, context } => write!(
                 f,
-                "no answer from {} within {after:?}{during}; {}",
+                "no answer from {} within {after:?}{context}; {}",
                 name_of(waiting_for.as_ref()),
                 advice(stragglers)
             ),
@@ -142,9 +142,9 @@ impl fmt::Display for Error {
                 subject(*sequence, mine),
                 agreement(mine, theirs)
             ),
-            Error::NotFinite { place, tensor, index, value, during } => write!(
+            Error::NotFinite { place, tensor, index, value, context } => write!(
                 f,
-                "element {index}{} is {value} on {place}, and cannot be encoded{during}; check why training diverges there, or choose a codec that propagates or saturates",
+                "element {index}{} is {value} on {place}, and cannot be encoded{context}; check why training diverges there, or choose a codec that propagates or saturates",
                 of_tensor(tensor.as_deref())
             ),
             Error::Poisoned { because } => write!(
@@ -197,7 +197,7 @@ impl Error {
 }
 
 /// Returns the clause with the operation during which a failure was noticed, to follow its `cause`.
-fn noticed(cause: &str, during: &During) -> String {
+fn noticed(cause: &str, during: &ErrorContext) -> String {
     let during = during.to_string();
     match (cause.contains(": "), cause.contains(&during)) {
         (true, true) => String::new(),
@@ -251,9 +251,11 @@ fn advice(stragglers: &[Straggler]) -> String {
             .to_owned();
     };
     let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
-    let remedy = match first.during {
-        During::Operation(..) => SAME_ORDER,
-        During::Device => "find the kernel of that rank that does not end, or raise the operation deadline",
+    let remedy = match first.context {
+        ErrorContext::Operation(..) => SAME_ORDER,
+        ErrorContext::Device => {
+            "find the kernel of that rank that does not end, or raise the operation deadline"
+        }
         _ => "check what that rank does, and raise the operation deadline if it only needs more time",
     };
     format!("everyone waits for {}; {remedy}", all.join(", and "))
@@ -264,17 +266,17 @@ fn advice(stragglers: &[Straggler]) -> String {
 pub struct Straggler {
     /// The rank.
     pub peer: Peer,
-    /// The operation in which it waits itself. [`During::Nothing`] if it does not wait, so that it computes, reads or
-    /// sleeps; [`During::Device`] if it takes part, but its device has not finished its contribution.
-    pub during: During,
+    /// The operation in which it waits itself. [`ErrorContext::Nothing`] if it does not wait, so that it computes, reads or
+    /// sleeps; [`ErrorContext::Device`] if it takes part, but its device has not finished its contribution.
+    pub context: ErrorContext,
 }
 
 impl fmt::Display for Straggler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, which is alive, but ", self.peer)?;
-        match &self.during {
-            During::Operation(fingerprint, tag) => write!(f, "in {fingerprint}, {tag}"),
-            During::Device => f.write_str("whose device has not finished its work"),
+        match &self.context {
+            ErrorContext::Operation(fingerprint, tag) => write!(f, "in {fingerprint}, {tag}"),
+            ErrorContext::Device => f.write_str("whose device has not finished its work"),
             _ => f.write_str("in no operation"),
         }
     }
@@ -299,7 +301,7 @@ impl fmt::Display for Peer {
 
 /// Activity of a rank when an error reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum During {
+pub enum ErrorContext {
     /// No common operation, as far as is known.
     #[default]
     Nothing,
@@ -315,15 +317,15 @@ pub enum During {
     Device,
 }
 
-impl fmt::Display for During {
+impl fmt::Display for ErrorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            During::Nothing => Ok(()),
-            During::Operation(fingerprint, tag) => write!(f, " during {fingerprint}, {tag}"),
-            During::Joining => f.write_str(" before all ranks had joined"),
-            During::Opening(channel) => write!(f, " while channel {channel} was being opened"),
-            During::Registering => f.write_str(" while memory was being registered"),
-            During::Device => f.write_str(" while its device was at work"),
+            ErrorContext::Nothing => Ok(()),
+            ErrorContext::Operation(fingerprint, tag) => write!(f, " during {fingerprint}, {tag}"),
+            ErrorContext::Joining => f.write_str(" before all ranks had joined"),
+            ErrorContext::Opening(channel) => write!(f, " while channel {channel} was being opened"),
+            ErrorContext::Registering => f.write_str(" while memory was being registered"),
+            ErrorContext::Device => f.write_str(" while its device was at work"),
         }
     }
 }

@@ -63,7 +63,7 @@ mod waiting;
 pub mod world;
 
 pub use backends::socket::TlsFiles;
-pub use control::health::{self, Vigilance};
+pub use control::health::{self, HeartbeatOptions};
 pub use device::{Device, Queue, codec};
 #[cfg(feature = "cuda")]
 pub use device_paths::nccl;

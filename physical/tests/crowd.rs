@@ -3,7 +3,7 @@
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::testing::{free_port, in_own_process};
-use hexagram_physical::{JoinOptions, TransportKind, Vigilance, World};
+use hexagram_physical::{HeartbeatOptions, JoinOptions, TransportKind, World};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -24,10 +24,10 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
     let launcher = Launcher::Hexagram;
     let placement =
         Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
-    let vigilance = Some(Vigilance { silence: LONG, ..Vigilance::default() });
+    let heartbeat = Some(HeartbeatOptions { silence: LONG, ..HeartbeatOptions::default() });
     let transport = TransportKind::Tcp;
     let deadline = LONG;
-    World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
+    World::join_as(&placement, &JoinOptions { transport, deadline, heartbeat, ..JoinOptions::default() })
 }
 
 /// Connects at least this often, until the ranks have joined. Sends nothing, and keeps the last connections open.

@@ -4,10 +4,10 @@
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
-use hexagram_physical::operation::{Operation, Poison, Terms};
+use hexagram_physical::operation::{Operation, OperationContext, Poison};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::testing::{free_port, in_own_process};
-use hexagram_physical::transport::{Label, Land, Source};
+use hexagram_physical::transport::{Label, ReceiveMode, Source};
 use hexagram_physical::{Buffer, JoinOptions, TransportKind, World, drive};
 use std::collections::{HashSet, VecDeque};
 use std::io::Write;
@@ -72,7 +72,7 @@ fn ring(world: &World, channel: u16) {
     let transport = world.open(channel).unwrap();
     let rank = world.rank();
     let poison = Poison::default();
-    let terms = Terms { transport: &*transport, poison: &poison, deadline: LONG };
+    let terms = OperationContext { transport: &*transport, poison: &poison, deadline: LONG };
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::I32, 1);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
     let mine = Buffer::from_slice(&[rank as i32]).unwrap();
@@ -80,7 +80,7 @@ fn ring(world: &World, channel: u16) {
     let next = (rank + 1) % RANKS;
     let last = (rank + RANKS - 1) % RANKS;
     let send = transport.post_send(next, label, mine.read(0..1).unwrap());
-    let recv = transport.post_recv(Source::Rank(last), label, theirs.write(0..1).unwrap(), Land::Copy);
+    let recv = transport.post_recv(Source::Rank(last), label, theirs.write(0..1).unwrap(), ReceiveMode::Copy);
     for (ticket, peer) in [(send, next), (recv, last)] {
         let operation = Operation::new(terms, ticket, Source::Rank(peer), label);
         drive::block_on(&*transport, operation).unwrap();

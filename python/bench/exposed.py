@@ -181,7 +181,7 @@ def main() -> None:
     kinds = ["local", *(kind for kind in options.only if kind != "local")]
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-        from hexagram.torch.worlds import world_of
+        from hexagram.torch.default_world import world_of
 
         times = run(world_of(), kinds, options.rounds, options.steps)
         if dist.get_rank() == 0:

@@ -6,7 +6,7 @@
 //! next: there are as many threads as callbacks that wait for each other, mostly two.
 
 use crate::fork::Generation;
-use crate::memory::kept;
+use crate::memory::elements_owner;
 use crate::work::Work;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,13 +22,13 @@ const LAST: Duration = Duration::from_secs(5);
 const KEPT: usize = 2;
 
 /// A function to call with the work that has ended.
-struct Callback {
+struct WorkCallback {
     function: Py<PyAny>,
     work: Py<Work>,
 }
 
 struct Todo {
-    callbacks: VecDeque<Callback>,
+    callbacks: VecDeque<WorkCallback>,
     /// True if kept objects can be dropped.
     sweep: bool,
     closed: bool,
@@ -41,8 +41,8 @@ struct Todo {
 }
 
 /// Next work of a thread.
-enum Next {
-    Call(Callback),
+enum NextWork {
+    Call(WorkCallback),
     Sweep,
     End,
 }
@@ -71,7 +71,7 @@ pub(crate) fn wake() {
 
 /// Calls a function with the ended work, on a thread of the package.
 pub(crate) fn post(function: Py<PyAny>, work: Py<Work>) {
-    todo().callbacks.push_back(Callback { function, work });
+    todo().callbacks.push_back(WorkCallback { function, work });
     BELL.notify_one();
 }
 
@@ -126,17 +126,17 @@ fn run_callbacks(py: Python<'_>) {
     let generation = Generation::now();
     loop {
         match py.detach(next) {
-            Next::Call(Callback { function, work }) => {
+            NextWork::Call(WorkCallback { function, work }) => {
                 // If a thread cannot be started, this affects only callbacks that wait for each other.
                 let called = start(py).and_then(|()| function.call1(py, (work,)).map(drop));
                 if let Err(error) = called {
                     error.write_unraisable(py, Some(function.bind(py)));
                 }
                 drop(function);
-                kept::sweep(py, generation);
+                elements_owner::sweep(py, generation);
             }
-            Next::Sweep => kept::sweep(py, generation),
-            Next::End => return,
+            NextWork::Sweep => elements_owner::sweep(py, generation),
+            NextWork::End => return,
         }
         let mut todo = todo();
         if todo.idle >= KEPT {
@@ -149,7 +149,7 @@ fn run_callbacks(py: Python<'_>) {
 }
 
 /// Waits for work. The thread counts as idle until it has some.
-fn next() -> Next {
+fn next() -> NextWork {
     let idle = |todo: &mut Todo| todo.callbacks.is_empty() && !todo.sweep && !todo.closed;
     let mut todo = BELL.wait_while(todo(), idle).unwrap_or_else(PoisonError::into_inner);
     if todo.callbacks.is_empty() && !todo.closed {
@@ -159,12 +159,12 @@ fn next() -> Next {
     todo.sweep = false;
     todo.idle -= 1;
     match todo.callbacks.pop_front() {
-        Some(callback) => Next::Call(callback),
+        Some(callback) => NextWork::Call(callback),
         None if todo.closed => {
             todo.threads -= 1;
             ENDED.notify_all();
-            Next::End
+            NextWork::End
         }
-        None => Next::Sweep,
+        None => NextWork::Sweep,
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct CommunicationHook {
 }
 
 /// A bucket: index, whether it is the last, gradients, and the names and shapes of the tensors.
-type Bucket<'py> = (usize, bool, Bound<'py, PyAny>, Vec<(String, Vec<usize>)>);
+type BucketTuple<'py> = (usize, bool, Bound<'py, PyAny>, Vec<(String, Vec<usize>)>);
 
 #[pymethods]
 impl CommunicationHook {
@@ -54,7 +54,7 @@ impl CommunicationHook {
     }
 
     /// Takes a bucket; the call with the last bucket of a pass waits for the hooks of all.
-    fn ready(&self, py: Python<'_>, bucket: Bucket<'_>) -> PyResult<()> {
+    fn ready(&self, py: Python<'_>, bucket: BucketTuple<'_>) -> PyResult<()> {
         self.generation.check(py)?;
         let (index, is_last, gradients, tensors) = bucket;
         let tensors = tensors.into_iter().map(|(name, shape)| (Arc::from(name), shape)).collect();

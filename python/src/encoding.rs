@@ -1,10 +1,10 @@
 //! Encodings: a codec, the feedback of its error, and their state for one bucket.
 
 use crate::error::{exception, usage};
-use crate::state::{Saved, dictionary};
+use crate::state::{SavedEncoding, dictionary};
 use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, RandomK};
 use hexagram::encoding::{AnyFeedback, Feedback};
-use hexagram::logical::spelling::{Catalogue, Catalogues, Spelling, Values};
+use hexagram::logical::options_text::{Catalogue, Catalogues, OptionsText, Values};
 use hexagram::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// >>> hexagram.Encoding("top-k(1%)", "error")  # doctest: +SKIP
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Encoding {
-    slot: Slot,
+    slot: EncodingSlot,
     described: String,
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Encoding {
 /// `power_sgd` or `random_k`.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct LinearEncoding {
-    slot: Slot<dyn LinearCodec>,
+    slot: EncodingSlot<dyn LinearCodec>,
     described: String,
 }
 
 /// Owner of an encoding while no operation uses it.
-pub(crate) struct Slot<C: ?Sized = dyn Codec>(Arc<Mutex<Option<hexagram::encoding::Encoding<C>>>>);
+pub(crate) struct EncodingSlot<C: ?Sized = dyn Codec>(Arc<Mutex<Option<hexagram::encoding::Encoding<C>>>>);
 
 #[pymethods]
 impl Encoding {
@@ -41,7 +41,7 @@ impl Encoding {
     fn new(py: Python<'_>, codec: &str, feedback: &str, seed: u64) -> PyResult<Self> {
         let made = make(codec, feedback, seed).map_err(|error| exception(py, &error))?;
         let described = format!("Encoding({codec:?}, {feedback:?}, {seed})");
-        Ok(Encoding { slot: Slot::of(made), described })
+        Ok(Encoding { slot: EncodingSlot::of(made), described })
     }
 
     fn __repr__(&self) -> &str {
@@ -112,14 +112,14 @@ impl LinearEncoding {
 
 impl Encoding {
     /// Returns the slot from which an operation takes it.
-    pub(crate) fn slot(&self) -> Slot {
+    pub(crate) fn slot(&self) -> EncodingSlot {
         self.slot.clone()
     }
 }
 
 impl LinearEncoding {
     /// Returns the slot from which an operation takes it.
-    pub(crate) fn slot(&self) -> Slot<dyn LinearCodec> {
+    pub(crate) fn slot(&self) -> EncodingSlot<dyn LinearCodec> {
         self.slot.clone()
     }
 
@@ -133,22 +133,22 @@ impl LinearEncoding {
         let (feedback, codec) = made.map_err(|error| exception(py, &error))?;
         let described = format!("LinearEncoding({}, {feedback}, seed {seed})", codec.name());
         let made = hexagram::encoding::Encoding::linear(Arc::new(codec));
-        Ok(LinearEncoding { slot: Slot::of(made.with_feedback(feedback).with_seed(seed)), described })
+        Ok(LinearEncoding { slot: EncodingSlot::of(made.with_feedback(feedback).with_seed(seed)), described })
     }
 }
 
-impl<C: ?Sized> Clone for Slot<C> {
+impl<C: ?Sized> Clone for EncodingSlot<C> {
     fn clone(&self) -> Self {
-        Slot(Arc::clone(&self.0))
+        EncodingSlot(Arc::clone(&self.0))
     }
 }
 
-impl<C: ?Sized> Slot<C> {
+impl<C: ?Sized> EncodingSlot<C> {
     fn of(encoding: hexagram::encoding::Encoding<C>) -> Self {
-        Slot(Arc::new(Mutex::new(Some(encoding))))
+        EncodingSlot(Arc::new(Mutex::new(Some(encoding))))
     }
 
-    /// Lends the encoding to an operation, and takes it back. Fails as [`Slot::take`].
+    /// Lends the encoding to an operation, and takes it back. Fails as [`EncodingSlot::take`].
     pub(crate) async fn lend<T>(
         &self,
         operation: impl AsyncFnOnce(&mut hexagram::encoding::Encoding<C>) -> Result<T>,
@@ -187,7 +187,7 @@ impl<C: ?Sized> Slot<C> {
     /// Restores the state of an equal encoding.
     fn load(&self, py: Python<'_>, saved: &Bound<'_, PyDict>) -> PyResult<()> {
         let theirs: String = saved.as_any().get_item("encoding")?.extract()?;
-        let state = saved.extract::<Saved>()?.state(py)?;
+        let state = saved.extract::<SavedEncoding>()?.state(py)?;
         let mut encoding = self.take().map_err(|error| exception(py, &error))?;
         let ours = encoding.digest().to_string();
         if ours == theirs {
@@ -210,7 +210,7 @@ pub(crate) fn make(codec: &str, feedback: &str, seed: u64) -> Result<hexagram::e
 }
 
 fn named_feedback(feedback: &str) -> Result<Feedback> {
-    let text: Spelling = feedback.parse()?;
+    let text: OptionsText = feedback.parse()?;
     let none = Feedback::None;
     let read = AnyFeedback.read(&text, Some(&none), &Catalogues::default())?;
     read.ok_or_else(|| {

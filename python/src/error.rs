@@ -2,7 +2,7 @@
 
 use hexagram::Error;
 use hexagram::physical::Peer;
-use hexagram::physical::error::During;
+use hexagram::physical::error::ErrorContext;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::time::Duration;
@@ -56,19 +56,19 @@ fn class_of(error: &Error) -> &'static str {
 
 fn set_fields(raised: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     match error {
-        Error::PeerFailed { culprit, cause, during } => {
+        Error::PeerFailed { culprit, cause, context } => {
             set_peer(raised, culprit)?;
             raised.setattr("cause", cause)?;
-            set_during(raised, during)
+            set_during(raised, context)
         }
-        Error::Deadline { waiting_for, stragglers, after, during } => {
+        Error::Deadline { waiting_for, stragglers, after, context } => {
             if let Some(peer) = stragglers.first().map(|first| &first.peer).or(waiting_for.as_ref()) {
                 set_peer(raised, peer)?;
             }
             let late: Vec<usize> = stragglers.iter().map(|straggler| straggler.peer.rank).collect();
             raised.setattr("stragglers", late)?;
             raised.setattr("seconds", after.as_secs_f64())?;
-            set_during(raised, during)
+            set_during(raised, context)
         }
         Error::Mismatch { sequence, mine, theirs, peer } => {
             set_peer(raised, peer)?;
@@ -76,12 +76,12 @@ fn set_fields(raised: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
             raised.setattr("operation", mine.to_string())?;
             raised.setattr("theirs", theirs.to_string())
         }
-        Error::NotFinite { place, tensor, index, value, during } => {
+        Error::NotFinite { place, tensor, index, value, context } => {
             set_peer(raised, place)?;
             raised.setattr("tensor", tensor.as_deref())?;
             raised.setattr("index", index)?;
             raised.setattr("value", value)?;
-            set_during(raised, during)
+            set_during(raised, context)
         }
         Error::System { cause, .. } => raised.setattr("errno", cause.raw_os_error()),
         _ => Ok(()),
@@ -94,8 +94,8 @@ fn set_peer(raised: &Bound<'_, PyAny>, peer: &Peer) -> PyResult<()> {
     raised.setattr("pid", peer.pid)
 }
 
-fn set_during(raised: &Bound<'_, PyAny>, during: &During) -> PyResult<()> {
-    let During::Operation(fingerprint, tag) = during else { return Ok(()) };
+fn set_during(raised: &Bound<'_, PyAny>, context: &ErrorContext) -> PyResult<()> {
+    let ErrorContext::Operation(fingerprint, tag) = context else { return Ok(()) };
     raised.setattr("operation", fingerprint.to_string())?;
     raised.setattr("sequence", tag.sequence())
 }

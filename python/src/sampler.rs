@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The order of samples, or of batches, on one rank in every epoch.
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct Sampler {
-    order: Arc<Mutex<Order>>,
+    order: Arc<Mutex<PythonOrder>>,
 }
 
 /// Draws of an epoch from a position on.
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct SamplerIterator {
-    order: Arc<Mutex<Order>>,
+    order: Arc<Mutex<PythonOrder>>,
     draws: Mutex<Remaining>,
 }
 
@@ -36,7 +36,7 @@ struct Remaining {
 
 /// The state for resumption: epoch, position, and the fingerprint of the order.
 #[derive(FromPyObject, IntoPyObject)]
-struct Place {
+struct ResumePosition {
     #[pyo3(item, from_py_with = count)]
     epoch: u64,
     #[pyo3(item, from_py_with = count)]
@@ -45,15 +45,15 @@ struct Place {
     fingerprint: u64,
 }
 
-struct Order {
-    draws: Draws,
+struct PythonOrder {
+    draws: EpochDraws,
     /// First error of a Python function that makes batches.
-    failure: Failure,
+    failure: FirstPythonError,
 }
 
-type Failure = Arc<Mutex<Option<PyErr>>>;
+type FirstPythonError = Arc<Mutex<Option<PyErr>>>;
 
-enum Draws {
+enum EpochDraws {
     Samples(Box<dyn hexagram::sampler::Sampler<Item = usize>>),
     Batches(Box<dyn hexagram::sampler::Sampler<Item = Vec<usize>>>),
 }
@@ -69,8 +69,8 @@ enum Draw {
 macro_rules! with {
     ($order:expr, $sampler:ident => $value:expr) => {
         match &mut $order.draws {
-            Draws::Samples($sampler) => $value,
-            Draws::Batches($sampler) => $value,
+            EpochDraws::Samples($sampler) => $value,
+            EpochDraws::Batches($sampler) => $value,
         }
     };
 }
@@ -90,7 +90,7 @@ impl Sampler {
         exact: bool,
     ) -> PyResult<Self> {
         let options = DistributedOptions { len, replicas, rank, shuffle, seed, epoch: 0, drop_last, exact };
-        made(py, DistributedSampler::new(options), |sampler| Draws::Samples(Box::new(sampler)))
+        made(py, DistributedSampler::new(options), |sampler| EpochDraws::Samples(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -114,7 +114,7 @@ impl Sampler {
             random_level,
             ..LoadBalancingOptions::default()
         };
-        made(py, balanced(complexities, options), |sampler| Draws::Samples(Box::new(sampler)))
+        made(py, balanced(complexities, options), |sampler| EpochDraws::Samples(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -131,7 +131,7 @@ impl Sampler {
     ) -> PyResult<Self> {
         let tail = self::tail(py, tail)?;
         let options = ElasticOptions { len, replicas, rank, global_batch, shuffle, seed, epoch: 0, tail };
-        made(py, ElasticSampler::new(options), |sampler| Draws::Batches(Box::new(sampler)))
+        made(py, ElasticSampler::new(options), |sampler| EpochDraws::Batches(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -163,7 +163,7 @@ impl Sampler {
             random_level,
         };
         let sampler = Complexities::new(costs).and_then(|costs| CostBalancedSampler::new(costs, options));
-        made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))
+        made(py, sampler, |sampler| EpochDraws::Batches(Box::new(sampler)))
     }
 
     /// Batches of a load-balanced order, as `batch_fn` makes them from the samples of a rank.
@@ -183,12 +183,12 @@ impl Sampler {
         #[pyo3(from_py_with = count)] epoch: u64,
     ) -> PyResult<Self> {
         let options = LoadBalancingOptions { replicas, rank, shuffle, seed, epoch, drop_last, random_level };
-        let failure = Failure::default();
+        let failure = FirstPythonError::default();
         let batching = batching(batch_fn, &failure);
         // The Python function runs on this thread, for every rank.
         let sampler = balanced(complexities, options)
             .and_then(|sampler| LoadBalancingBatchSampler::new(sampler, batching, drop_last_batches));
-        let sampler = made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))?;
+        let sampler = made(py, sampler, |sampler| EpochDraws::Batches(Box::new(sampler)))?;
         raise(py, &failure)?;
         lock(py, &sampler.order).failure = failure;
         Ok(sampler)
@@ -211,7 +211,7 @@ impl Sampler {
         let weights = WeightedOptions { weights, num_samples, replacement, seed, epoch: 0 };
         let sampler =
             WeightedRandomSampler::new(weights).and_then(|sampler| ShardedSampler::new(sampler, options));
-        made(py, sampler, |sampler| Draws::Samples(Box::new(sampler)))
+        made(py, sampler, |sampler| EpochDraws::Samples(Box::new(sampler)))
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {
@@ -237,7 +237,7 @@ impl Sampler {
     }
 
     /// Moves to the epoch of a state. Raises `ValueError` if the state belongs to another order.
-    fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: ResumePosition) -> PyResult<()> {
         lock(py, &self.order).go_to(py, &state)
     }
 
@@ -252,13 +252,13 @@ impl Sampler {
     }
 }
 
-impl Order {
+impl PythonOrder {
     fn set_epoch(&mut self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         with!(self, sampler => sampler.set_epoch(epoch));
         raise(py, &self.failure)
     }
 
-    fn go_to(&mut self, py: Python<'_>, place: &Place) -> PyResult<()> {
+    fn go_to(&mut self, py: Python<'_>, place: &ResumePosition) -> PyResult<()> {
         if with!(self, sampler => sampler.fingerprint()) != place.fingerprint {
             let what =
                 "this state belongs to a sampler with another order; use the same data, seed and options";
@@ -271,10 +271,10 @@ impl Order {
     fn from(&self, position: usize) -> Remaining {
         let (draws, epoch, stride): (Box<dyn ExactSizeIterator<Item = Draw> + Send>, _, _) = match &self.draws
         {
-            Draws::Samples(sampler) => {
+            EpochDraws::Samples(sampler) => {
                 (Box::new(sampler.iter_from(position).map(Draw::Sample)), sampler.epoch(), sampler.stride())
             }
-            Draws::Batches(sampler) => {
+            EpochDraws::Batches(sampler) => {
                 (Box::new(sampler.iter_from(position).map(Draw::Batch)), sampler.epoch(), sampler.stride())
             }
         };
@@ -300,14 +300,14 @@ impl SamplerIterator {
     }
 
     /// Returns the state for resuming the epoch after the last draw.
-    fn state_dict(&self, py: Python<'_>) -> Place {
+    fn state_dict(&self, py: Python<'_>) -> ResumePosition {
         let fingerprint = with!(lock(py, &self.order), sampler => sampler.fingerprint());
         let remaining = lock(py, &self.draws);
-        Place { epoch: remaining.epoch, position: remaining.position, fingerprint }
+        ResumePosition { epoch: remaining.epoch, position: remaining.position, fingerprint }
     }
 
     /// Moves to the position of a state. Raises `ValueError` if it belongs to another order.
-    fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: ResumePosition) -> PyResult<()> {
         let mut order = lock(py, &self.order);
         order.go_to(py, &state)?;
         *lock(py, &self.draws) = order.from(state.position);
@@ -321,7 +321,7 @@ fn lock<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
 }
 
 /// Raises the stored error of a Python function.
-fn raise(py: Python<'_>, failure: &Failure) -> PyResult<()> {
+fn raise(py: Python<'_>, failure: &FirstPythonError) -> PyResult<()> {
     lock(py, failure).take().map_or(Ok(()), Err)
 }
 
@@ -333,7 +333,7 @@ fn balanced(
 }
 
 /// Returns batches from a Python function, which may be a generator. Its first error is stored in `failure`.
-fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
+fn batching(function: Py<PyAny>, failure: &FirstPythonError) -> Batching {
     let failure = Arc::clone(failure);
     Batching::Custom(Arc::new(move |samples: &[usize]| {
         Python::attach(|py| {
@@ -352,11 +352,11 @@ fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
 fn made<S>(
     py: Python<'_>,
     made: Result<S, SamplerError>,
-    draws: impl FnOnce(S) -> Draws,
+    draws: impl FnOnce(S) -> EpochDraws,
 ) -> PyResult<Sampler> {
     match made {
         Ok(sampler) => {
-            let order = Order { draws: draws(sampler), failure: Failure::default() };
+            let order = PythonOrder { draws: draws(sampler), failure: FirstPythonError::default() };
             Ok(Sampler { order: Arc::new(Mutex::new(order)) })
         }
         Err(error) => Err(usage(py, error.to_string(), "correct the sampler's options")),

@@ -11,21 +11,21 @@ use pyo3::types::{PyBytes, PyDict};
 use std::collections::BTreeMap;
 
 /// Elements as their type and bytes.
-type Entry = (String, Vec<u8>);
+type StateEntry = (String, Vec<u8>);
 
 /// State of one encoding.
 #[derive(FromPyObject)]
-pub(crate) struct Saved {
+pub(crate) struct SavedEncoding {
     #[pyo3(item)]
     operations: u64,
     #[pyo3(item)]
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, StateEntry>,
 }
 
-impl Saved {
+impl SavedEncoding {
     /// Returns it as a state.
     pub(crate) fn state(self, py: Python<'_>) -> PyResult<State> {
-        let read = |(name, (kind, bytes)): (String, Entry)| {
+        let read = |(name, (kind, bytes)): (String, StateEntry)| {
             let dtype = dtype(py, &kind)?;
             if bytes.len() % dtype.size() != 0 {
                 let what = format!("{name} has {} bytes, not a whole number of {dtype}", bytes.len());

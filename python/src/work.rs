@@ -3,7 +3,7 @@
 use crate::callbacks;
 use crate::error::{exception, late, usage};
 use crate::fork::Generation;
-use crate::memory::kept;
+use crate::memory::elements_owner;
 use hexagram::logical::executor::Ticket;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// Result of an operation.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub(crate) enum WorkValue {
     /// No value.
     Nothing,
     /// Rank from which a message came.
@@ -31,20 +31,20 @@ pub(crate) enum Value {
 /// An operation in progress.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Work {
-    ticket: Ticket<Value>,
+    ticket: Ticket<WorkValue>,
     generation: Generation,
 }
 
 impl Work {
-    pub(crate) fn new(ticket: Ticket<Value>, generation: Generation) -> Self {
+    pub(crate) fn new(ticket: Ticket<WorkValue>, generation: Generation) -> Self {
         Work { ticket, generation }
     }
 
     /// Waits for the outcome; `None` after the timeout.
-    fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<Value>>> {
+    fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<WorkValue>>> {
         self.generation.check(py)?;
         let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
-        kept::sweep(py, self.generation);
+        elements_owner::sweep(py, self.generation);
         Ok(outcome)
     }
 
@@ -85,7 +85,7 @@ impl Work {
     /// Returns the source rank of a received message, if it has arrived; `None` for other operations.
     fn source(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         match self.outcome(py, None)? {
-            Some(Ok(Value::Rank(rank))) => Ok(Some(rank)),
+            Some(Ok(WorkValue::Rank(rank))) => Ok(Some(rank)),
             Some(Err(error)) => Err(exception(py, &error)),
             _ => Ok(None),
         }
@@ -119,15 +119,17 @@ impl Work {
     }
 }
 
-impl Value {
+impl WorkValue {
     fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
-            Value::Nothing => Ok(py.None()),
-            Value::Rank(rank) => Ok(rank.into_pyobject(py)?.into_any().unbind()),
-            Value::Count(count) => Ok(count.into_pyobject(py)?.into_any().unbind()),
-            Value::Number(number) => Ok(number.into_pyobject(py)?.into_any().unbind()),
-            Value::Exchanged(mine, theirs) => Ok((mine, theirs).into_pyobject(py)?.into_any().unbind()),
-            Value::Pulled(clock, versions) => Ok((clock, versions).into_pyobject(py)?.into_any().unbind()),
+            WorkValue::Nothing => Ok(py.None()),
+            WorkValue::Rank(rank) => Ok(rank.into_pyobject(py)?.into_any().unbind()),
+            WorkValue::Count(count) => Ok(count.into_pyobject(py)?.into_any().unbind()),
+            WorkValue::Number(number) => Ok(number.into_pyobject(py)?.into_any().unbind()),
+            WorkValue::Exchanged(mine, theirs) => Ok((mine, theirs).into_pyobject(py)?.into_any().unbind()),
+            WorkValue::Pulled(clock, versions) => {
+                Ok((clock, versions).into_pyobject(py)?.into_any().unbind())
+            }
         }
     }
 }

@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// State that a world and its communicators share, from joining to leaving.
-pub(crate) struct Member {
+pub(crate) struct WorldMember {
     generation: Generation,
-    joined: Mutex<Option<Joined>>,
+    joined: Mutex<Option<JoinedWorld>>,
     /// Objects with their own threads in this world, in the order in which they were started.
     open: Mutex<Vec<Arc<dyn Closes>>>,
     gave_up: AtomicBool,
@@ -36,21 +36,21 @@ pub(crate) trait Closes: Send + Sync {
 
 /// A rank in its world.
 #[derive(Clone)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedWorld {
     pub(crate) executor: Executor,
     pub(crate) world: hexagram::World,
 }
 
 /// Worlds that were joined and not left. They are kept here so that the destruction of a Python object never leaves
 /// one, which may take until the others leave, too.
-static MEMBERS: Mutex<Vec<Arc<Member>>> = Mutex::new(Vec::new());
+static MEMBERS: Mutex<Vec<Arc<WorldMember>>> = Mutex::new(Vec::new());
 
-fn members() -> MutexGuard<'static, Vec<Arc<Member>>> {
+fn members() -> MutexGuard<'static, Vec<Arc<WorldMember>>> {
     MEMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Member {
-    fn joined(&self) -> MutexGuard<'_, Option<Joined>> {
+impl WorldMember {
+    fn joined(&self) -> MutexGuard<'_, Option<JoinedWorld>> {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl Member {
     }
 
     /// Returns the rank in its world. Fails after leaving, and in a forked child.
-    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Joined> {
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<JoinedWorld> {
         self.generation.check(py)?;
         let joined = self.joined().clone();
         joined.ok_or_else(|| usage(py, "this world is closed", "join another one by `hexagram.init()`"))
@@ -116,7 +116,7 @@ impl Member {
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
         let as_python_has_it = self.world().take();
         drop(as_python_has_it);
-        let Some(Joined { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
+        let Some(JoinedWorld { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
         let mut leaving = Leaving::begin();
@@ -135,7 +135,7 @@ impl Member {
         let joined = if self.generation.is_now() { self.joined().clone() } else { None };
         if let Some(joined) = joined {
             self.gave_up.store(true, Ordering::Release);
-            joined.world.health().give_up(because);
+            joined.world.health().fail_self(because);
             joined.executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
         }
     }
@@ -186,7 +186,7 @@ pub(crate) fn leave_all(py: Python<'_>, gave_up: bool) -> PyResult<()> {
 /// All ranks of one job, as seen by this process.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct World {
-    member: Arc<Member>,
+    member: Arc<WorldMember>,
     communicator: Py<Communicator>,
 }
 
@@ -296,7 +296,7 @@ impl World {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         match self.member.get(py) {
-            Ok(Joined { world, .. }) => {
+            Ok(JoinedWorld { world, .. }) => {
                 format!("World(rank {} of {}, {})", world.rank(), world.size(), world.transport())
             }
             Err(_) => "World(closed)".to_owned(),
@@ -349,7 +349,7 @@ impl World {
     }
 
     /// Returns the membership of this process in the world.
-    pub(crate) fn member(&self) -> &Arc<Member> {
+    pub(crate) fn member(&self) -> &Arc<WorldMember> {
         &self.member
     }
 
@@ -367,11 +367,11 @@ impl World {
                 world.set_deadline(deadline);
             }
             let executor = Executor::start(&world, 0, ExecutorOptions::default())?;
-            Ok(Joined { executor, world })
+            Ok(JoinedWorld { executor, world })
         })?;
         let joined = joined.map_err(|error: Error| exception(py, &error))?;
         let handle = joined.executor.world().clone();
-        let member = Arc::new(Member {
+        let member = Arc::new(WorldMember {
             generation: Generation::now(),
             joined: Mutex::new(Some(joined)),
             open: Mutex::default(),

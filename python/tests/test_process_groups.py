@@ -29,7 +29,7 @@ def in_halves(rank: int) -> list[list[float]]:
     from torch.nn.parallel import DistributedDataParallel
 
     from hexagram.torch import hook
-    from hexagram.torch.worlds import world_of
+    from hexagram.torch.default_world import world_of
 
     group = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
     replicas = [trained(group), trained(group, "bytegrad"), trained(world_of().communicator.split(rank // 2))]

@@ -46,7 +46,7 @@ def deadlines(rank: int) -> tuple[float, float]:
     import torch.distributed as dist
 
     import hexagram.torch  # noqa: F401
-    from hexagram.torch.worlds import world_of
+    from hexagram.torch.default_world import world_of
 
     beside = world_of()
     ours = dist.new_group([0, 1], backend="hexagram", timeout=timedelta(seconds=40))

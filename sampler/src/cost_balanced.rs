@@ -136,7 +136,7 @@ impl CostBalancedSampler {
     }
 
     /// Returns the order of the current epoch.
-    fn steps(&self) -> Steps {
+    fn steps(&self) -> EpochSteps {
         let CostBalancedOptions { global_batch, shuffle, seed, epoch, tail, mix, random_level, .. } =
             self.options;
         let costs = self.costs.as_slice();
@@ -144,7 +144,7 @@ impl CostBalancedSampler {
         let count = tail.left(len, 0, global_batch);
         if !shuffle {
             let samples = (0..count).map(|place| (place % len) as u32).collect();
-            return Steps { samples, rows: None, global_batch };
+            return EpochSteps { samples, rows: None, global_batch };
         }
         // The dropped samples, the repeated ones, and those of a smaller last step are random.
         let shuffled = KeyedPermutation::new(len, seed, epoch);
@@ -160,19 +160,23 @@ impl CostBalancedSampler {
         samples.extend_from_slice(last);
         let rows = full.len() / global_batch;
         let choose = |piece| KeyedPermutation::new(rows, mixed(seed ^ piece), epoch);
-        Steps { samples, rows: Some((1..=mix.min(global_batch) as u64).map(choose).collect()), global_batch }
+        EpochSteps {
+            samples,
+            rows: Some((1..=mix.min(global_batch) as u64).map(choose).collect()),
+            global_batch,
+        }
     }
 }
 
 /// The samples of all steps of an epoch.
-struct Steps {
+struct EpochSteps {
     samples: Vec<u32>,
     /// For each piece of a step, the row that provides it.
     rows: Option<Vec<KeyedPermutation>>,
     global_batch: usize,
 }
 
-impl Steps {
+impl EpochSteps {
     fn step(&self, step: usize) -> Vec<usize> {
         let begin = step * self.global_batch;
         let end = self.samples.len().min(begin + self.global_batch);

@@ -4,7 +4,7 @@
 
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
-use crate::permutation::Order;
+use crate::permutation::DrawnOrder;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
@@ -160,7 +160,7 @@ impl Sampler for DistributedSampler {
         if !shuffle {
             return Box::new(mine);
         }
-        let order = Order::drawn(len, &mut Mersenne::new(seed.wrapping_add(epoch)));
+        let order = DrawnOrder::drawn(len, &mut Mersenne::new(seed.wrapping_add(epoch)));
         Box::new(mine.map(move |position| order.at(position)))
     }
 }

@@ -7,7 +7,7 @@
 use crate::complexity::Complexities;
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
-use crate::permutation::Order;
+use crate::permutation::DrawnOrder;
 use crate::radix::ascending;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
@@ -133,28 +133,28 @@ impl LoadBalancingDistributedSampler {
     }
 
     /// Returns the order of the current epoch, for all ranks.
-    pub(crate) fn groups(&self) -> Groups {
+    pub(crate) fn groups(&self) -> SampleGroups {
         let LoadBalancingOptions { replicas, shuffle, seed, epoch, .. } = self.options;
         let complexities = self.complexities.as_slice().iter().copied();
         if !shuffle {
-            return Groups { sorted: ascending(complexities), shuffled: None, replicas };
+            return SampleGroups { sorted: ascending(complexities), shuffled: None, replicas };
         }
         let mut generator = Mersenne::new(seed.wrapping_add(epoch));
         let noisy = complexities.map(|complexity| complexity + generator.below(self.noise) as f64);
         let sorted = ascending(noisy);
-        Groups { sorted, shuffled: Some(Order::drawn(self.share, &mut generator)), replicas }
+        SampleGroups { sorted, shuffled: Some(DrawnOrder::drawn(self.share, &mut generator)), replicas }
     }
 }
 
 /// Groups with one sample per rank.
-pub(crate) struct Groups {
+pub(crate) struct SampleGroups {
     /// All samples, sorted by complexity plus noise.
     sorted: Vec<u32>,
-    shuffled: Option<Order>,
+    shuffled: Option<DrawnOrder>,
     replicas: usize,
 }
 
-impl Groups {
+impl SampleGroups {
     /// Returns the sample that `rank` draws at a place of the epoch.
     pub(crate) fn at(&self, place: usize, rank: usize) -> usize {
         let group = self.shuffled.as_ref().map_or(place, |order| order.at(place));

@@ -6,7 +6,7 @@
 //! always equal.
 
 use crate::error::SamplerError;
-use crate::load_balancing::{Groups, LoadBalancingDistributedSampler};
+use crate::load_balancing::{LoadBalancingDistributedSampler, SampleGroups};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::fmt;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl LoadBalancingBatchSampler {
         self.share = share.unwrap_or(0);
     }
 
-    fn of_rank(&self, groups: &Groups, rank: usize) -> Vec<Vec<usize>> {
+    fn of_rank(&self, groups: &SampleGroups, rank: usize) -> Vec<Vec<usize>> {
         let indices: Vec<usize> = (0..self.sampler.len()).map(|place| groups.at(place, rank)).collect();
         let batches = self.batching.batches(&indices, self.sampler.complexities().as_slice());
         match indices.first() {

@@ -20,24 +20,24 @@ const LARGE: usize = (u32::MAX / 20) as usize;
 /// assert_eq!(randperm(5, &mut Mersenne::new(0)), [4, 0, 1, 3, 2]);
 /// ```
 pub fn randperm(n: usize, generator: &mut Mersenne) -> Vec<usize> {
-    Order::drawn(n, generator).into_indices()
+    DrawnOrder::drawn(n, generator).into_indices()
 }
 
 /// A drawn order, with half the memory of `usize` entries, which also makes drawing faster.
 #[derive(Debug, Clone)]
-pub(crate) enum Order {
+pub(crate) enum DrawnOrder {
     /// Up to 2^32 entries.
     Short(Vec<u32>),
     Long(Vec<usize>),
 }
 
-impl Order {
+impl DrawnOrder {
     /// Draws the order of `torch.randperm`.
     pub(crate) fn drawn(n: usize, generator: &mut Mersenne) -> Self {
         match u32::try_from(n) {
-            Ok(short) if n < LARGE => Order::Short(shuffled(short, generator)),
-            Ok(short) => Order::Short(inside_out(short.into(), generator, |i| i as u32)),
-            Err(_) => Order::Long(inside_out(n as u64, generator, |i| i as usize)),
+            Ok(short) if n < LARGE => DrawnOrder::Short(shuffled(short, generator)),
+            Ok(short) => DrawnOrder::Short(inside_out(short.into(), generator, |i| i as u32)),
+            Err(_) => DrawnOrder::Long(inside_out(n as u64, generator, |i| i as usize)),
         }
     }
 
@@ -45,15 +45,15 @@ impl Order {
     #[inline]
     pub(crate) fn at(&self, position: usize) -> usize {
         match self {
-            Order::Short(order) => order[position] as usize,
-            Order::Long(order) => order[position],
+            DrawnOrder::Short(order) => order[position] as usize,
+            DrawnOrder::Long(order) => order[position],
         }
     }
 
     fn into_indices(self) -> Vec<usize> {
         match self {
-            Order::Short(order) => order.into_iter().map(|index| index as usize).collect(),
-            Order::Long(order) => order,
+            DrawnOrder::Short(order) => order.into_iter().map(|index| index as usize).collect(),
+            DrawnOrder::Long(order) => order,
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::error::{SamplerError, check_entries};
 use crate::mersenne::Mersenne;
 use crate::multinomial;
-use crate::permutation::Order;
+use crate::permutation::DrawnOrder;
 use crate::ranks::{check_ranks, check_samples};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
@@ -72,12 +72,12 @@ impl RandomSampler {
             return Box::new(std::iter::empty());
         }
         for _ in 0..position / len {
-            Order::drawn(len, &mut generator);
+            DrawnOrder::drawn(len, &mut generator);
         }
-        let mut order = Order::drawn(len, &mut generator);
+        let mut order = DrawnOrder::drawn(len, &mut generator);
         Box::new((position..self.draws).map(move |place| {
             if place % len == 0 && place > position {
-                order = Order::drawn(len, &mut generator);
+                order = DrawnOrder::drawn(len, &mut generator);
             }
             order.at(place % len)
         }))
@@ -168,7 +168,7 @@ impl Sampler for SubsetRandomSampler {
     fn iter_from(&self, position: usize) -> Draws<usize> {
         let indices = self.indices.clone();
         let len = self.indices.len();
-        let order = Order::drawn(len, &mut Mersenne::new(self.seed.wrapping_add(self.epoch)));
+        let order = DrawnOrder::drawn(len, &mut Mersenne::new(self.seed.wrapping_add(self.epoch)));
         Box::new((position..len.max(position)).map(move |place| indices[order.at(place)]))
     }
 }

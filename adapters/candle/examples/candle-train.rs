@@ -11,15 +11,15 @@ use candle_core::{DType, Tensor};
 use candle_nn::loss;
 use clap::{Args, ValueEnum};
 use common::batches::share;
-use common::data::{Data, digest};
-use common::device::{self, Place};
-use common::model::{Model, Parts, seeded};
-use common::trained::Trained;
+use common::data::{TrainingData, digest};
+use common::device::{self, RankDevice};
+use common::model::{ModelKind, PartwiseModel, seeded};
+use common::trained::TrainedModel;
 use hexagram::algorithms::EngineOptions;
 use hexagram::sampler::loader::LoaderOptions;
 use hexagram::{Communicator, Uploads, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::run::{self, Failure, Run, Session, Subject};
+use hexagram_lab::run::{self, CheckedRun, RunError, Subject, TrainingSession};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -32,11 +32,11 @@ Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its
 #[derive(Args, Clone)]
 struct Own {
     /// Model: small (for digits), resnet14 or resnet50, which get colour images shifted and mirrored
-    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Model::Small)]
-    model: Model,
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = ModelKind::Small)]
+    model: ModelKind,
     /// Type of the parameters
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    #[arg(long, value_enum, default_value_t = FloatType::F32)]
+    dtype: FloatType,
     /// A folder with MNIST (IDX files) or CIFAR-10 (binary version), or a file of digits: 64 pixels 0..16 and a label
     /// per line, .csv or .csv.gz
     #[arg(long)]
@@ -48,7 +48,7 @@ struct Own {
 
 /// Type of the parameters, gradients and arithmetic.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-enum Precision {
+enum FloatType {
     F32,
     F64,
 }
@@ -57,30 +57,30 @@ fn main() -> ExitCode {
     run::main("candle-train", ABOUT, |options, own: Own| {
         own.model.check_batch(options.batch)?;
         device::check(options.device)?;
-        let data = own.data.as_ref().map_or_else(Data::embedded, |path| Data::read(path))?;
+        let data = own.data.as_ref().map_or_else(TrainingData::embedded, |path| TrainingData::read(path))?;
         let subject = Subject {
             program: "candle-train",
             model: own.model.to_string(),
             rates: "convolutional",
-            dtype: if own.dtype == Precision::F64 { "f64" } else { "f32" },
+            dtype: if own.dtype == FloatType::F64 { "f64" } else { "f32" },
             samples: data.train.len(),
             digest: digest(&data.train)?,
             costs: None,
         };
-        let run = Run::check(options, subject)?;
+        let run = CheckedRun::check(options, subject)?;
         device::share_cores()?;
         run.start(|world| train(&run, &own, &data, world))
     })
 }
 
 /// Runs one rank of the training, from the initial parameters to the report; returns the exit code.
-fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, Failure> {
+fn train(run: &CheckedRun, own: &Own, data: &TrainingData, world: &World) -> Result<ExitCode, RunError> {
     let comm = Communicator::open(world, 0)?;
-    let Place { device, queue } = Place::open(run.options.device, world.local_rank())?;
+    let RankDevice { device, queue } = RankDevice::open(run.options.device, world.local_rank())?;
     let copies = queue.another()?;
     let images = own.model.shown(&data.train, data.shape);
     let mut loader = share(images, LoaderOptions { workers: own.workers, ..run.share(world)? }, &copies)?;
-    let dtype = if own.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
+    let dtype = if own.dtype == FloatType::F64 { DType::F64 } else { DType::F32 };
     let build = |vb| own.model.build(vb, data.shape);
     let varmap = seeded(run.options.seed, (dtype, &device), build)?;
 
@@ -91,13 +91,13 @@ fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, F
     let (model, replica) = Replica::build(&comm, &varmap, options, build)?;
 
     let held_out = data.held_out.clone();
-    let mut trained = Trained { replica, model, held_out, dtype, device };
-    let mut session = Session::begin(run, &comm, &mut trained, &mut loader)?;
+    let mut trained = TrainedModel { replica, model, held_out, dtype, device };
+    let mut session = TrainingSession::begin(run, &comm, &mut trained, &mut loader)?;
     for epoch in session.epochs() {
         session.begin_epoch(epoch, &trained);
         let mut batches = Uploads::new(loader.iter(), &copies);
         while let Some(batch) = trained.replica.loading(|| batches.next()) {
-            let (images, labels) = batch.map_err(|error| -> Failure { error })?;
+            let (images, labels) = batch.map_err(|error| -> RunError { error })?;
             let images = trained.replica.tensor(&images.elements, &images.shape)?.to_dtype(dtype)?;
             let labels = Tensor::from_slice(&labels, labels.len(), &trained.device)?;
             let loss = step(&mut trained.replica, &*trained.model, (&images, &labels))?;
@@ -112,10 +112,10 @@ fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, F
 /// Makes a step on one batch, together with all ranks; returns the loss of this rank.
 fn step(
     replica: &mut Replica,
-    model: &dyn Parts,
+    model: &dyn PartwiseModel,
     (images, labels): (&Tensor, &Tensor),
-) -> Result<f64, Failure> {
-    let forward = |replica: &Replica| -> Result<Tensor, Failure> {
+) -> Result<f64, RunError> {
+    let forward = |replica: &Replica| -> Result<Tensor, RunError> {
         let mut wait = |part: &str| replica.wait_for(part).map_err(candle_core::Error::wrap);
         let logits = model.forward_parts(images, true, &mut wait)?;
         Ok(loss::cross_entropy(&logits, labels)?)

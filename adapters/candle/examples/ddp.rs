@@ -12,8 +12,8 @@ use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
 use clap::Parser;
 use common::batches::share;
-use common::data::{Data, enlarged};
-use common::device::Place;
+use common::data::{TrainingData, enlarged};
+use common::device::RankDevice;
 use common::resnet::{ResNet, ResNetOptions};
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
@@ -23,13 +23,13 @@ use hexagram::{
     Uploads, World,
 };
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::run::{Failure, failure};
+use hexagram_lab::run::{RunError, failure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Train ResNet-50 with two ranks, like the basic example of PyTorch's DistributedDataParallel.
 #[derive(Parser)]
-struct Options {
+struct DdpOptions {
     /// Folder with CIFAR-10 (binary version) or MNIST; without it, handwritten digits
     data: Option<PathBuf>,
     /// Initial weights, in safetensors, with the names of torchvision
@@ -52,12 +52,12 @@ struct Options {
     trace: Option<PathBuf>,
 }
 
-fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
+fn demo_basic(world: &World, options: &DdpOptions) -> Result<(), RunError> {
     println!("Running basic DDP example on rank {}.", world.rank());
     let comm = Communicator::open(world, 0)?;
-    let Place { device, queue } = Place::open(DeviceChoice::Auto, world.local_rank())?;
+    let RankDevice { device, queue } = RankDevice::open(DeviceChoice::Auto, world.local_rank())?;
 
-    let data = options.data.as_deref().map_or_else(Data::embedded, Data::read)?;
+    let data = options.data.as_deref().map_or_else(TrainingData::embedded, TrainingData::read)?;
     let dataset = enlarged(&data.train, options.side.into());
     let sampler = DistributedSampler::new(DistributedOptions { len: dataset.len(), ..comm.sampling() })?;
     let of_loader = LoaderOptions {
@@ -86,7 +86,7 @@ fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
     let mut batches = Uploads::new(train_loader.iter(), &copies);
     for _ in 0..options.steps.unwrap_or(usize::MAX) {
         let Some(batch) = replica.loading(|| batches.next()) else { break };
-        let (inputs, labels) = batch.map_err(|error| -> Failure { error })?;
+        let (inputs, labels) = batch.map_err(|error| -> RunError { error })?;
         let inputs = replica.tensor(&inputs.elements, &inputs.shape)?;
         let labels = Tensor::from_slice(&labels, labels.len(), &device)?;
         let outputs = model.forward_t(&inputs, true)?;
@@ -101,8 +101,8 @@ fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_demo(ranks: usize) -> Result<ExitCode, Failure> {
-    let options = Options::parse();
+fn run_demo(ranks: usize) -> Result<ExitCode, RunError> {
+    let options = DdpOptions::parse();
     if Placement::from_env()?.is_none() {
         let outcome = Job::of_this_program(ranks)?.run()?;
         return Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)));

@@ -21,16 +21,16 @@ mod common;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};
 use clap::Parser;
-use common::device::Place;
-use common::model::{Model, Parts};
+use common::device::RankDevice;
+use common::model::{ModelKind, PartwiseModel};
 use hexagram::algorithms::{EngineOptions, GradientAllReduce, Sgd};
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_lab::program::{prepare, say};
-use hexagram_lab::run::{EXIT_CODES, Failure, failure};
+use hexagram_lab::program::{console, prepare};
+use hexagram_lab::run::{EXIT_CODES, RunError, failure};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,7 +40,7 @@ const LEARNING_RATE: f64 = 1e-3;
 /// Measure what hexagram adds to a candle step, beyond the all-reduce itself.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "overhead", version, after_help = EXIT_CODES)]
-struct Options {
+struct OverheadOptions {
     /// Ranks to start when no launcher has started them
     #[arg(long, default_value_t = 2)]
     ranks: usize,
@@ -52,7 +52,7 @@ struct Options {
     device: DeviceChoice,
     /// Model of `candle-train`, on images of 3 × 32 × 32, instead of square layers: small, resnet14 or resnet50
     #[arg(long, value_enum, hide_possible_values = true)]
-    model: Option<Model>,
+    model: Option<ModelKind>,
     /// Samples per rank and step, one measurement each
     #[arg(long, value_delimiter = ',', default_value = "32,256")]
     batch: Vec<usize>,
@@ -77,14 +77,14 @@ fn main() -> ExitCode {
     if let Err(code) = prepare("") {
         return code;
     }
-    match Options::try_parse() {
+    match OverheadOptions::try_parse() {
         Ok(options) => start(&options).unwrap_or_else(|error| failure("overhead", &*error)),
-        Err(shown) => say::instead("overhead", &shown),
+        Err(shown) => console::instead("overhead", &shown),
     }
 }
 
 /// Runs this rank, or starts all of them.
-fn start(options: &Options) -> Result<ExitCode, Failure> {
+fn start(options: &OverheadOptions) -> Result<ExitCode, RunError> {
     let transport: TransportKind = options.transport.parse()?;
     let Some(placement) = Placement::from_env()? else {
         let outcome = Job::of_this_program(options.ranks)?.run()?;
@@ -93,47 +93,54 @@ fn start(options: &Options) -> Result<ExitCode, Failure> {
     let world = World::join_as(&placement, &JoinOptions { transport, ..JoinOptions::default() })?;
     as_rank(world, |world| {
         let comm = Communicator::open(&world, 0)?;
-        let place = Place::open(options.device, world.local_rank())?;
+        let place = RankDevice::open(options.device, world.local_rank())?;
         options.batch.iter().try_for_each(|batch| measure(&comm, options, &place, *batch))
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-enum Net {
+enum MeasuredNet {
     Square(Vec<Linear>),
-    Known(Box<dyn Parts>),
+    Known(Box<dyn PartwiseModel>),
 }
 
 /// Channels, rows and columns of the images for a model that `train` supports.
 const IMAGE: [usize; 3] = [3, 32, 32];
 
-impl Net {
-    fn new(vb: VarBuilder<'_>, options: &Options) -> candle_core::Result<Self> {
+impl MeasuredNet {
+    fn new(vb: VarBuilder<'_>, options: &OverheadOptions) -> candle_core::Result<Self> {
         if let Some(model) = options.model {
-            return model.build(vb, IMAGE).map(Net::Known);
+            return model.build(vb, IMAGE).map(MeasuredNet::Known);
         }
         let layer = |at: usize| linear(options.width, options.width, vb.pp(at));
-        Ok(Net::Square((0..options.layers).map(layer).collect::<candle_core::Result<_>>()?))
+        Ok(MeasuredNet::Square((0..options.layers).map(layer).collect::<candle_core::Result<_>>()?))
     }
 
     fn loss(&self, (x, y): &(Tensor, Tensor)) -> candle_core::Result<Tensor> {
         let forward = |x: Tensor, layer: &Linear| layer.forward(&x)?.relu();
         match self {
-            Net::Square(layers) => (layers.iter().try_fold(x.clone(), forward)? - y)?.sqr()?.mean_all(),
-            Net::Known(model) => model.forward_t(x, true)?.sqr()?.mean_all(),
+            MeasuredNet::Square(layers) => {
+                (layers.iter().try_fold(x.clone(), forward)? - y)?.sqr()?.mean_all()
+            }
+            MeasuredNet::Known(model) => model.forward_t(x, true)?.sqr()?.mean_all(),
         }
     }
 }
 
 /// Seconds of one period of each kind.
 #[derive(Clone, Copy)]
-struct Turn {
+struct PeriodTimes {
     local: f64,
     all_reduce: f64,
     hexagram: f64,
 }
 
-fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) -> Result<(), Failure> {
+fn measure(
+    comm: &Communicator,
+    options: &OverheadOptions,
+    place: &RankDevice,
+    batch: usize,
+) -> Result<(), RunError> {
     let shape: &[usize] = if options.model.is_some() { &IMAGE } else { &[options.width] };
     let data = |seed: f64| -> candle_core::Result<Tensor> {
         let value = |at: usize| ((at as f64 * 0.7311 + seed + comm.rank() as f64).sin() * 1.7) as f32;
@@ -143,7 +150,7 @@ fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) 
     let samples = (data(0.0)?, data(0.5)?);
     let mut local = local(options, &place.device)?;
     let (net, mut replica, mut optimizer) = together(comm, options, place)?;
-    let mut step = |replica: &mut Replica| -> Result<(), Failure> {
+    let mut step = |replica: &mut Replica| -> Result<(), RunError> {
         replica.forward()?;
         let loss = net.loss(&samples)?;
         match options.candle_optimizer {
@@ -165,7 +172,7 @@ fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) 
         let hexagram = period(comm, options.steps, place, || step(&mut replica))?;
         // The first turn warms up caches and clocks.
         if turn > 0 {
-            turns.push(Turn { local, all_reduce, hexagram });
+            turns.push(PeriodTimes { local, all_reduce, hexagram });
         }
     }
     if comm.rank() == 0 {
@@ -176,17 +183,21 @@ fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) 
 
 /// Makes a step with candle alone.
 fn local(
-    options: &Options,
+    options: &OverheadOptions,
     device: &Device,
-) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, Failure> {
+) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, RunError> {
     let varmap = VarMap::new();
-    let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, device), options)?;
+    let net = MeasuredNet::new(VarBuilder::from_varmap(&varmap, DType::F32, device), options)?;
     let mut optimizer = SGD::new(varmap.all_vars(), LEARNING_RATE)?;
     Ok(move |samples: &(Tensor, Tensor)| optimizer.backward_step(&net.loss(samples)?))
 }
 
 /// Builds the same model on all ranks.
-fn together(comm: &Communicator, options: &Options, place: &Place) -> Result<(Net, Replica, SGD), Failure> {
+fn together(
+    comm: &Communicator,
+    options: &OverheadOptions,
+    place: &RankDevice,
+) -> Result<(MeasuredNet, Replica, SGD), RunError> {
     let varmap = VarMap::new();
     let mut engine = EngineOptions { queue: place.queue.clone(), ..Default::default() };
     if !options.candle_optimizer {
@@ -195,13 +206,14 @@ fn together(comm: &Communicator, options: &Options, place: &Place) -> Result<(Ne
     let device = place.device.clone();
     let replica_options =
         ReplicaOptions { algorithm: GradientAllReduce.into(), engine, device, ..Default::default() };
-    let (net, mut replica) = Replica::build(comm, &varmap, replica_options, |vb| Net::new(vb, options))?;
+    let (net, mut replica) =
+        Replica::build(comm, &varmap, replica_options, |vb| MeasuredNet::new(vb, options))?;
     replica.set_learning_rate(LEARNING_RATE);
     Ok((net, replica, SGD::new(varmap.all_vars(), LEARNING_RATE)?))
 }
 
 /// Creates buffers like those of the engine.
-fn registered(comm: &Communicator, replica: &Replica, place: &Place) -> Result<Vec<Buffer>, Failure> {
+fn registered(comm: &Communicator, replica: &Replica, place: &RankDevice) -> Result<Vec<Buffer>, RunError> {
     let buckets = replica.engine().telemetry().buckets().into_iter();
     let make = |(dtype, len)| comm.registered_on(&place.queue, dtype, len);
     Ok(buckets.map(make).collect::<hexagram::Result<_>>()?)
@@ -211,9 +223,9 @@ fn registered(comm: &Communicator, replica: &Replica, place: &Place) -> Result<V
 fn period(
     comm: &Communicator,
     steps: usize,
-    place: &Place,
-    mut step: impl FnMut() -> Result<(), Failure>,
-) -> Result<f64, Failure> {
+    place: &RankDevice,
+    mut step: impl FnMut() -> Result<(), RunError>,
+) -> Result<f64, RunError> {
     comm.blocking().barrier()?;
     let began = Instant::now();
     (0..steps).try_for_each(|_| step())?;
@@ -222,9 +234,9 @@ fn period(
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn report(options: &Options, ranks: usize, batch: usize, turns: &[Turn]) -> String {
-    let of = |turns: &[Turn]| {
-        let mean = |of: fn(&Turn) -> f64| {
+fn report(options: &OverheadOptions, ranks: usize, batch: usize, turns: &[PeriodTimes]) -> String {
+    let of = |turns: &[PeriodTimes]| {
+        let mean = |of: fn(&PeriodTimes) -> f64| {
             let sum: f64 = turns.iter().map(of).sum();
             1e3 * sum / (turns.len() * options.steps) as f64
         };

@@ -5,7 +5,7 @@
 //! bit. With other optimizers of candle, a checkpoint would continue with moments of zero, and is refused.
 
 use crate::error::{Error, Result};
-use crate::parameters::Entry;
+use crate::parameters::ModelTensor;
 use crate::replica::Replica;
 use crate::values::dtype;
 use candle_core::Tensor;
@@ -63,7 +63,7 @@ impl Replica {
         let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
         let home = &self.home;
         let mut apart = self.saved_apart();
-        let load = |entry: &Entry| {
+        let load = |entry: &ModelTensor| {
             let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
             let known = (dtype(&entry.var)?, entry.var.elem_count());
             if (values.dtype(), values.len()) != known {
@@ -74,13 +74,13 @@ impl Replica {
             home.overwrite(&tensors, &values.read_all()?)
         };
         let loaded = home.exchange(|| apart.try_for_each(load));
-        self.told(loaded)?;
+        self.report_failure(loaded)?;
         self.settled()?;
         Ok(Some(own))
     }
 
     /// Returns the tensors that the engine does not have.
-    pub(crate) fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn saved_apart(&self) -> impl Iterator<Item = &ModelTensor> {
         let flat = self.engine.works_on_parameters();
         self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
     }

@@ -2,7 +2,7 @@
 //! the engine.
 
 use crate::error::{Error, Result};
-use crate::parameters::Entry;
+use crate::parameters::ModelTensor;
 use crate::replica::Replica;
 use candle_core::backprop::GradStore;
 
@@ -24,11 +24,11 @@ impl Replica {
     pub(crate) fn check_untapped(&self, gradients: &GradStore) -> Result<()> {
         match self.tensors.iter().find(|entry| gradients.get(&entry.var).is_some()) {
             None => Ok(()),
-            Some(Entry { name, tap: Some(_), .. }) => {
+            Some(ModelTensor { name, tap: Some(_), .. }) => {
                 let what = format!("parameter `{name}` was used past its builder, as a Var of the VarMap");
                 Err(Error::usage(what, "use the tensor that the VarBuilder returned"))
             }
-            Some(Entry { name, tap: None, .. }) => {
+            Some(ModelTensor { name, tap: None, .. }) => {
                 let what = format!("`{name}` got a gradient, but by its name it is a running statistic");
                 Err(Error::usage(what, "give trainable parameters another name"))
             }

@@ -22,14 +22,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A GPU with a model.
-pub(crate) struct Gpu {
+pub(crate) struct ModelGpu {
     device: CudaDevice,
     exchange: Exchange<OnGpu>,
     /// Parameters that were not equal to their copies in the model, after a pass has compared them.
     unequal: OnceLock<Unequal>,
 }
 
-impl Gpu {
+impl ModelGpu {
     /// Opens the GPU of the candle device. The buckets of the engine are created there, unless its queue already
     /// belongs to that GPU. The program waits at most `limit` for work of the GPU.
     pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
@@ -53,7 +53,11 @@ impl Gpu {
         // SAFETY: candle has retained the primary context of the GPU, which contains its stream; the stream lives as
         // long as its handle, or is a default one.
         let stream = unsafe { gpu.foreign_stream(stream.cu_stream().cast(), Arc::new(Arc::clone(&stream))) };
-        Ok(Gpu { device: device.clone(), exchange: Exchange::new(queue, stream), unequal: OnceLock::new() })
+        Ok(ModelGpu {
+            device: device.clone(),
+            exchange: Exchange::new(queue, stream),
+            unequal: OnceLock::new(),
+        })
     }
 
     pub(crate) fn receive(&self) -> Result<()> {

@@ -73,8 +73,8 @@ mod checks;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
-mod home;
 mod mean;
+mod model_memory;
 mod options;
 mod overlap;
 mod own_gradients;

@@ -1,8 +1,8 @@
 //! The mean of the replicas: to save at the end, and to evaluate during the training.
 
 use crate::error::{Error, Result};
-use crate::home::Home;
-use crate::parameters::Entry;
+use crate::model_memory::ModelMemory;
+use crate::parameters::ModelTensor;
 use crate::replica::Replica;
 use hexagram_algorithms::engine::{Evaluation, consensus_distance};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp};
@@ -18,7 +18,7 @@ impl Replica {
         if self.engine.works_on_parameters() {
             self.engine.average()?;
         }
-        Apart::of(self)?.show_mean(self.engine.communicator())?;
+        Divergence::of(self)?.show_mean(self.engine.communicator())?;
         self.settled()
     }
 
@@ -45,7 +45,7 @@ impl Replica {
         &mut self,
         evaluate: impl FnOnce() -> Result<T, E>,
     ) -> Result<Evaluation<T>, E> {
-        let apart = Apart::of(self)?;
+        let apart = Divergence::of(self)?;
         let means = apart.show_mean(self.engine.communicator())?;
         let evaluation = if self.engine.works_on_parameters() {
             let parameters = &self.parameters;
@@ -70,22 +70,22 @@ impl Replica {
 }
 
 /// Tensors that the engine does not have, with their original values.
-struct Apart {
-    home: Home,
-    kept: Vec<(Entry, Buffer)>,
+struct Divergence {
+    home: ModelMemory,
+    kept: Vec<(ModelTensor, Buffer)>,
 }
 
-impl Apart {
+impl Divergence {
     fn of(replica: &Replica) -> Result<Self> {
         let home = replica.home.clone();
         let kept = replica.saved_apart().map(|entry| Ok((entry.clone(), home.to_buffer(&entry.var)?)));
         let kept = kept.collect::<Result<_>>()?;
-        Ok(Apart { home, kept })
+        Ok(Divergence { home, kept })
     }
 
     /// Replaces each tensor by its mean over the ranks; returns the means.
     fn show_mean(&self, comm: &Communicator) -> Result<Vec<Buffer>> {
-        let show = |(entry, own): &(Entry, Buffer)| {
+        let show = |(entry, own): &(ModelTensor, Buffer)| {
             let mut mean = own.copied()?;
             comm.block_on(comm.all_reduce(&mut mean, ReduceOp::Mean))?;
             self.home.exchange(|| entry.publish(&self.home, &mean.read_all()?))?;
@@ -101,7 +101,7 @@ impl Apart {
     }
 
     fn put_back(&self) -> Result<()> {
-        let put = |(entry, own): &(Entry, Buffer)| entry.publish(&self.home, &own.read_all()?);
+        let put = |(entry, own): &(ModelTensor, Buffer)| entry.publish(&self.home, &own.read_all()?);
         self.home.exchange(|| self.kept.iter().try_for_each(put))
     }
 }

@@ -41,7 +41,7 @@ impl Replica {
         let of_module: Vec<usize> = of_module.map(|(index, _)| index).collect();
         if of_module.is_empty() && !module.is_empty() {
             let what = format!("no parameter of the model is `{module}`, or begins with `{module}.`");
-            return self.told(Err(Error::usage(what, "name modules as the VarBuilder does")));
+            return self.report_failure(Err(Error::usage(what, "name modules as the VarBuilder does")));
         }
         let lacking: Vec<usize> =
             of_module.into_iter().filter(|index| self.awaited.borrow().contains(index)).collect();
@@ -55,6 +55,6 @@ impl Replica {
             Ok(())
         };
         let outcome = outcome.and_then(|()| self.home.exchange(|| lacking.iter().try_for_each(publish)));
-        self.told(outcome)
+        self.report_failure(outcome)
     }
 }

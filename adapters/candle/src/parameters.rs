@@ -1,9 +1,9 @@
 //! Parameters from which the model is built: a `VarMap` that returns tapped parameters.
 
 use crate::error::Result;
-use crate::home::Home;
-use crate::roles::{Role, Roles};
-use crate::tap::{Engine, tap};
+use crate::model_memory::ModelMemory;
+use crate::roles::{Role, TensorRoles};
+use crate::tap::{EngineSlot, tap};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One tensor that the model requested.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct ModelTensor {
     pub(crate) name: String,
     pub(crate) var: Var,
     /// Tensor that the model uses instead; none for buffers, which the forward pass writes directly.
     pub(crate) tap: Option<Tensor>,
 }
 
-impl Entry {
-    /// Writes new values to the `Var` and the tap, in one pass. As [`Home::overwrite`].
-    pub(crate) fn publish(&self, home: &Home, values: &ReadView) -> Result<()> {
+impl ModelTensor {
+    /// Writes new values to the `Var` and the tap, in one pass. As [`ModelMemory::overwrite`].
+    pub(crate) fn publish(&self, home: &ModelMemory, values: &ReadView) -> Result<()> {
         let tensors: Vec<&Tensor> = std::iter::once(self.var.as_tensor()).chain(&self.tap).collect();
         home.overwrite(&tensors, values)
     }
@@ -29,14 +29,14 @@ impl Entry {
 
 /// Tensors in the order in which the model requested them, which is similar to the order of their use.
 #[derive(Clone, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedTensors {
     /// Tensors of the replica.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ModelTensor>,
     /// Tensors that each rank keeps for itself.
     pub(crate) ignored: Vec<(String, Var)>,
 }
 
-impl Asked {
+impl RequestedTensors {
     /// Returns the tensor that the model has already received for a name.
     fn known(&self, name: &str, tensor: &Tensor) -> Option<Tensor> {
         let entry = self.entries.iter().find(|entry| entry.name == name);
@@ -49,10 +49,10 @@ impl Asked {
 
 /// The tensors, for builder and replica.
 #[derive(Clone, Default)]
-pub(crate) struct Entries(Arc<Mutex<Asked>>);
+pub(crate) struct Entries(Arc<Mutex<RequestedTensors>>);
 
 impl Entries {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Asked> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RequestedTensors> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,9 +61,9 @@ impl Entries {
 pub(crate) struct Tapped {
     pub(crate) varmap: VarMap,
     pub(crate) entries: Entries,
-    pub(crate) roles: Roles,
-    pub(crate) engine: Engine,
-    pub(crate) home: Home,
+    pub(crate) roles: TensorRoles,
+    pub(crate) engine: EngineSlot,
+    pub(crate) home: ModelMemory,
 }
 
 impl SimpleBackend for Tapped {
@@ -80,11 +80,11 @@ impl SimpleBackend for Tapped {
         let name = name.to_owned();
         match self.roles.of(&name) {
             Role::Ignored => asked.ignored.push((name, var)),
-            Role::Buffer => asked.entries.push(Entry { name, var, tap: None }),
+            Role::Buffer => asked.entries.push(ModelTensor { name, var, tap: None }),
             Role::Parameter => {
                 let parameter = asked.entries.iter().filter(|entry| entry.tap.is_some()).count();
                 let tap = tap(&var, parameter, &self.engine, &self.home).map_err(candle_core::Error::wrap)?;
-                asked.entries.push(Entry { name, var, tap: Some(tap.clone()) });
+                asked.entries.push(ModelTensor { name, var, tap: Some(tap.clone()) });
                 return Ok(tap);
             }
         }

@@ -1,13 +1,13 @@
 //! The copy of a candle model on one rank, trained together with those of the other ranks.
 
 use crate::error::{Error, Result};
-use crate::home::Home;
+use crate::model_memory::ModelMemory;
 use crate::options::ReplicaOptions;
 use crate::own_gradients::OwnGradients;
-use crate::parameters::{Asked, Entries, Entry, Tapped};
-use crate::roles::Roles;
+use crate::parameters::{Entries, ModelTensor, RequestedTensors, Tapped};
+use crate::roles::TensorRoles;
 use crate::synchronized::Synchronized;
-use crate::tap::Engine;
+use crate::tap::EngineSlot;
 use crate::values::dtype;
 use candle_core::backprop::GradStore;
 use candle_core::{Shape, Tensor};
@@ -30,11 +30,11 @@ use std::sync::Arc;
 /// replicas cannot drift apart through it.
 pub struct Replica {
     pub(crate) engine: DataParallel,
-    pub(crate) home: Home,
+    pub(crate) home: ModelMemory,
     /// Parameters, by index in the engine.
-    pub(crate) parameters: Vec<Entry>,
+    pub(crate) parameters: Vec<ModelTensor>,
     /// All tensors of the replica, including running statistics.
-    pub(crate) tensors: Vec<Entry>,
+    pub(crate) tensors: Vec<ModelTensor>,
     /// Number of backward passes so far.
     pub(crate) passes: u64,
     /// Gradients of the tensors that each rank keeps for itself.
@@ -68,17 +68,16 @@ impl Replica {
         model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<(M, Self)> {
         let mut options = options;
-        let home = Home::open(&options.device, &mut options.engine, comm.world().deadline()).inspect_err(
-            |error| {
+        let home = ModelMemory::open(&options.device, &mut options.engine, comm.world().deadline())
+            .inspect_err(|error| {
                 comm.give_up(&error.to_hexagram());
-            },
-        )?;
+            })?;
         let entries = Entries::default();
-        let engine = Engine::default();
+        let engine = EngineSlot::default();
         let varmap = varmap.clone();
         let seen = entries.clone();
         let hooks = Arc::clone(&engine);
-        let roles = Roles { buffers: options.buffers, ignored: options.ignored };
+        let roles = TensorRoles { buffers: options.buffers, ignored: options.ignored };
         let backend = Box::new(Tapped {
             varmap,
             entries: seen,
@@ -93,10 +92,11 @@ impl Replica {
                 "see this rank's own error",
             ));
         })?;
-        let Asked { entries: tensors, ignored } = entries.lock().clone();
+        let RequestedTensors { entries: tensors, ignored } = entries.lock().clone();
         let all = tensors.iter().map(|entry| &*entry.name).chain(ignored.iter().map(|(name, _)| &**name));
         roles.check(all).inspect_err(|error| comm.give_up(&error.to_hexagram()))?;
-        let parameters: Vec<Entry> = tensors.iter().filter(|entry| entry.tap.is_some()).cloned().collect();
+        let parameters: Vec<ModelTensor> =
+            tensors.iter().filter(|entry| entry.tap.is_some()).cloned().collect();
         let listed: Result<Vec<Parameter>> = parameters.iter().map(announce).collect();
         let overlaps_forward = options.engine.overlap == Overlap::Forward;
         let mut data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
@@ -123,7 +123,7 @@ impl Replica {
 
     /// Copies the parameters and running statistics of rank 0 to every replica.
     fn broadcast(&mut self) -> Result<()> {
-        for Entry { var, .. } in &self.tensors {
+        for ModelTensor { var, .. } in &self.tensors {
             let mut values = self.home.to_buffer(var)?;
             self.engine.initial().broadcast(&mut values)?;
             self.home.exchange(|| self.home.overwrite(&[var], &values.read_all()?))?;
@@ -153,7 +153,7 @@ impl Replica {
 
     /// Synchronizes the running statistics.
     fn synchronize_statistics(&mut self) -> Result<()> {
-        let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
+        let statistics: Vec<&ModelTensor> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
         if !statistics.is_empty() && self.engine.communicator().size() > 1 {
             let home = &self.home;
             let copies = statistics.iter().map(|entry| home.to_buffer(&entry.var));
@@ -173,7 +173,7 @@ impl Replica {
         self.own_gradients.clear();
         if !std::mem::take(&mut self.forwarded) {
             let outcome = self.synchronize_statistics();
-            self.told(outcome)?;
+            self.report_failure(outcome)?;
         }
         Ok(())
     }
@@ -237,20 +237,20 @@ impl Replica {
             // candle may now change the compared tensors.
             let outcome = outcome.and_then(|()| self.home.exchange(|| Ok(())));
             *self.awaited.get_mut() = (0..self.parameters.len()).collect();
-            self.told(outcome)?;
+            self.report_failure(outcome)?;
             return self.end_step();
         }
         let home = &self.home;
         let engine = &mut self.engine;
         let publish = |index: usize, values: &ReadView| self.parameters[index].publish(home, values);
         let outcome = home.exchange(|| engine.finish_and_step_into(publish));
-        self.told(outcome)?;
+        self.report_failure(outcome)?;
         self.end_step()
     }
 
     /// Fails between two gradients of a step, where a pass of another batch would be taken for the second.
     fn check_all_evaluated(&self) -> Result<()> {
-        self.told(self.engine.check_all_evaluated().map_err(Error::from))
+        self.report_failure(self.engine.check_all_evaluated().map_err(Error::from))
     }
 
     /// Passes the loss of the step so far to the engine: the sum over accumulating passes, at the parameters of the
@@ -288,12 +288,12 @@ impl Replica {
         self.pass(loss, Mode::Synchronize)?;
         if self.engine.algorithm().needs().parameters {
             // Its hooks may have changed the parameters.
-            self.told(self.publish())?;
+            self.report_failure(self.publish())?;
         }
         let mut gradients = GradStore::default();
         // After an overflow there are no gradients for a step.
         let parameters = if self.engine.loss_scaling().overflowed() { &[] } else { &self.parameters[..] };
-        for (index, Entry { var, .. }) in parameters.iter().enumerate() {
+        for (index, ModelTensor { var, .. }) in parameters.iter().enumerate() {
             if self.engine.is_idle(index) {
                 // Optimizers of candle leave it unchanged without a gradient.
                 continue;
@@ -325,7 +325,7 @@ impl Replica {
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.check_all_evaluated()?;
         let outcome = self.tell_loss(loss);
-        self.told(outcome)?;
+        self.report_failure(outcome)?;
         self.differentiated(loss, mode)
     }
 
@@ -338,11 +338,11 @@ impl Replica {
             self.own_gradients.add(&gradients)?;
             self.check_untapped(&gradients)
         });
-        self.told(outcome)
+        self.report_failure(outcome)
     }
 
     /// Sends an error of this rank to the others: it ends the job everywhere, with its reason.
-    pub(crate) fn told<T>(&self, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn report_failure<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
@@ -355,7 +355,7 @@ impl Replica {
         self.check_awaited()?;
         let flat = self.engine.works_on_parameters();
         let home = &self.home;
-        for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
+        for (index, ModelTensor { var, tap, .. }) in self.parameters.iter().enumerate() {
             home.lend(var, |values| {
                 if flat {
                     self.engine.set_parameter(index, values)?;
@@ -425,7 +425,7 @@ impl Replica {
     }
 
     pub(crate) fn settled(&self) -> Result<()> {
-        if self.engine.works_on_parameters() { self.told(self.publish()) } else { Ok(()) }
+        if self.engine.works_on_parameters() { self.report_failure(self.publish()) } else { Ok(()) }
     }
 
     /// Returns true if the parameters of all replicas are bit-identical. Running statistics are excluded, as they
@@ -436,7 +436,7 @@ impl Replica {
     pub fn is_identical(&self) -> Result<bool> {
         self.wait_for("")?;
         let mut digest = hash::START;
-        for Entry { var, .. } in &self.parameters {
+        for ModelTensor { var, .. } in &self.parameters {
             self.home.lend(var, |values| {
                 digest = hash::of_bytes(digest, values.read_all()?.bytes_on_host()?.iter().copied());
                 Ok(())
@@ -475,7 +475,7 @@ impl Replica {
     }
 }
 
-fn announce(entry: &Entry) -> Result<Parameter> {
+fn announce(entry: &ModelTensor) -> Result<Parameter> {
     let name = entry.name.clone();
     let dtype = dtype(&entry.var)?;
     let shape = entry.var.dims().to_vec();

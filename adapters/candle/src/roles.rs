@@ -18,7 +18,7 @@ pub(crate) enum Role {
 
 /// Names from the program.
 #[derive(Debug, Clone)]
-pub(crate) struct Roles {
+pub(crate) struct TensorRoles {
     pub(crate) buffers: Vec<String>,
     pub(crate) ignored: Vec<String>,
 }
@@ -28,7 +28,7 @@ fn names(name: &str, tensor: &str) -> bool {
     tensor.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-impl Roles {
+impl TensorRoles {
     /// Returns the role of a tensor.
     pub(crate) fn of(&self, tensor: &str) -> Role {
         let is_in = |list: &[String]| list.iter().any(|name| names(name, tensor));
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_name_is_whole_or_the_last_parts() {
-        let roles = Roles { buffers: vec!["mean".into()], ignored: vec!["head.bias".into()] };
+        let roles = TensorRoles { buffers: vec!["mean".into()], ignored: vec!["head.bias".into()] };
         let roles_of = |names: [&str; 3]| names.map(|name| roles.of(name));
         assert_eq!(roles_of(["mean", "a.mean", "a.running_mean"]), [Role::Buffer; 3]);
         assert_eq!(roles_of(["a.norm_mean", "mean.weight", "a.head_bias"]), [Role::Parameter; 3]);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// in the same order. The backward pass must run on the thread of the forward pass.
 #[derive(Clone)]
 pub struct SyncBatchNorm {
-    ranks: Ranks,
+    ranks: NumberedCommunicator,
     running_mean: Var,
     running_var: Var,
     weight_and_bias: Option<(Tensor, Tensor)>,
@@ -52,7 +52,7 @@ pub fn sync_batch_norm(
     }
     let variable = |name: &str, value: f64| vb.get_with_hints(features, name, Init::Const(value));
     Ok(SyncBatchNorm {
-        ranks: Ranks::new(comm),
+        ranks: NumberedCommunicator::new(comm),
         running_mean: Var::from_tensor(&variable("running_mean", 0.0)?)?,
         running_var: Var::from_tensor(&variable("running_var", 1.0)?)?,
         weight_and_bias: if affine { Some((variable("weight", 1.0)?, variable("bias", 0.0)?)) } else { None },
@@ -122,12 +122,12 @@ thread_local! {
 
 /// A communicator with a number.
 #[derive(Clone)]
-struct Ranks {
+struct NumberedCommunicator {
     number: u64,
     _open: Rc<Communicator>,
 }
 
-impl Ranks {
+impl NumberedCommunicator {
     fn new(comm: &Communicator) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Ranks {
             all.retain(|_, comm| comm.strong_count() > 0);
             all.insert(number, Rc::downgrade(&open));
         });
-        Ranks { number, _open: open }
+        NumberedCommunicator { number, _open: open }
     }
 }
 

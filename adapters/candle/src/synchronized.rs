@@ -31,11 +31,11 @@ impl Synchronized<'_> {
             self.replica.unreached = Some(type_name::<O>());
         }
         let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
-        self.replica.told(fits.map_err(Error::from))?;
+        self.replica.report_failure(fits.map_err(Error::from))?;
         // Optimizers of candle count a step without gradients, too.
         let skips = self.replica.engine.loss_scaling().overflowed();
         let outcome = if skips { Ok(()) } else { optimizer.step(&self.gradients).map_err(Error::from) };
         let outcome = outcome.and_then(|()| self.replica.stepped());
-        self.replica.told(outcome)
+        self.replica.report_failure(outcome)
     }
 }

@@ -6,7 +6,7 @@
 //! gets its gradient later, after synchronization.
 
 use crate::error::Result;
-use crate::home::Home;
+use crate::model_memory::ModelMemory;
 use crate::values::{range, with_elements};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, Var};
 #[cfg(feature = "cuda")]
@@ -15,16 +15,16 @@ use hexagram_algorithms::Hooks;
 use std::sync::{Arc, OnceLock};
 
 /// Engine of the taps, which exists only after all parameters are known.
-pub(crate) type Engine = Arc<OnceLock<Hooks>>;
+pub(crate) type EngineSlot = Arc<OnceLock<Hooks>>;
 
 struct Tap {
     parameter: usize,
-    engine: Engine,
-    home: Home,
+    engine: EngineSlot,
+    home: ModelMemory,
 }
 
 /// Returns the tensor that the model uses instead of `var`: its copy, which must be written whenever `var` is.
-pub(crate) fn tap(var: &Var, parameter: usize, engine: &Engine, home: &Home) -> Result<Tensor> {
+pub(crate) fn tap(var: &Var, parameter: usize, engine: &EngineSlot, home: &ModelMemory) -> Result<Tensor> {
     let tap = Tap { parameter, engine: Arc::clone(engine), home: home.clone() };
     Ok(var.as_tensor().apply_op1(tap)?)
 }

@@ -2,8 +2,8 @@
 //! whole content.
 
 use super::SAVED_AS;
-use super::safetensors::{LONGEST_HEADER, Tensor, decode, encode};
-use crate::bytes::from_bytes;
+use super::safetensors::{LONGEST_HEADER, TensorEntry, decode, encode};
+use crate::host_copy::from_bytes;
 use crate::record::Record;
 use hexagram_logical::{Error, ReadView, Result};
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     let views = record.tensors.values().map(|saved| saved.values.read_all());
     let views: Vec<_> = views.collect::<Result<_>>()?;
     let bytes: Vec<_> = views.iter().map(ReadView::bytes_on_host).collect::<Result<_>>()?;
-    let tensors = record.tensors.iter().zip(&bytes).map(|((name, saved), bytes)| Tensor {
+    let tensors = record.tensors.iter().zip(&bytes).map(|((name, saved), bytes)| TensorEntry {
         name: name.clone(),
         dtype: saved.values.dtype(),
         shape: saved.shape.clone(),
@@ -78,7 +78,7 @@ pub(super) fn read(path: &Path) -> Result<Record> {
         _ => return Err(damaged(path, format!("it is not of the format `{VERSION}`"))),
     }
     let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();
-    for Tensor { name, dtype, shape, bytes } in tensors {
+    for TensorEntry { name, dtype, shape, bytes } in tensors {
         record.put_tensor(&name, &shape, from_bytes(dtype, bytes)?)?;
     }
     if format!("{:016x}", record.checksum()?) != checksum {

@@ -46,13 +46,13 @@ impl FromStr for Name {
 
 /// A directory that holds a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct CheckpointDirectory {
     pub(super) path: PathBuf,
     /// Name under which the files were saved, or the directory name if the files have none.
     pub(super) name: Name,
 }
 
-impl Kept {
+impl CheckpointDirectory {
     /// Returns true if the directory name differs from the name of the checkpoint in it.
     pub(super) fn is_renamed(&self) -> bool {
         self.path.file_name() != Some(self.name.to_string().as_ref())
@@ -112,10 +112,10 @@ impl<'a> Folder<'a> {
     }
 
     /// Returns the complete checkpoints.
-    pub(super) fn kept(&self) -> Result<Vec<Kept>> {
+    pub(super) fn kept(&self) -> Result<Vec<CheckpointDirectory>> {
         let kept = |(entry, called): (String, Name)| {
             let path = self.root.join(entry);
-            path.is_dir().then(|| Kept { name: inside(&path, called).unwrap_or(called), path })
+            path.is_dir().then(|| CheckpointDirectory { name: inside(&path, called).unwrap_or(called), path })
         };
         Ok(self.named()?.into_iter().filter_map(kept).collect())
     }
@@ -144,7 +144,7 @@ impl<'a> Folder<'a> {
     fn holding(&self, name: Name) -> PathBuf {
         let mut kept = self.kept().unwrap_or_default();
         kept.retain(|kept| kept.name == name);
-        kept.into_iter().min_by_key(Kept::is_renamed).map_or(self.path(name), |kept| kept.path)
+        kept.into_iter().min_by_key(CheckpointDirectory::is_renamed).map_or(self.path(name), |kept| kept.path)
     }
 
     /// Removes the leftovers of a killed run, if permitted. Must not be called while a rank writes.

@@ -44,7 +44,7 @@ pub use crate::record::{Record, Saved};
 use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
 use crate::record::{all_or_none, gather_texts};
-use folder::{Folder, Kept, Name};
+use folder::{CheckpointDirectory, Folder, Name};
 use hexagram_logical::{Communicator, Error, Result, note_checkpoint};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -294,7 +294,7 @@ fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
         }
     }
     let kept = all_or_none(comm, folder.kept())?;
-    for Kept { path, name } in kept.iter().filter(|kept| kept.is_renamed()) {
+    for CheckpointDirectory { path, name } in kept.iter().filter(|kept| kept.is_renamed()) {
         tracing::warn!("{} holds {name}, and counts as that", path.display());
     }
     let names: Vec<Name> = kept.iter().map(|kept| kept.name).collect();

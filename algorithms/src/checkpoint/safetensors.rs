@@ -20,7 +20,7 @@ const FACTS: &str = "__metadata__";
 
 /// One tensor of a file.
 #[derive(Debug, PartialEq)]
-pub(super) struct Tensor<'a> {
+pub(super) struct TensorEntry<'a> {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
@@ -33,7 +33,7 @@ pub(super) struct Tensor<'a> {
 /// The reason why a file cannot have this content.
 pub(super) fn encode(
     facts: &BTreeMap<String, String>,
-    mut tensors: Vec<Tensor<'_>>,
+    mut tensors: Vec<TensorEntry<'_>>,
 ) -> Result<Vec<u8>, String> {
     tensors.sort_by(|a, b| (Reverse(a.dtype.size()), &a.name).cmp(&(Reverse(b.dtype.size()), &b.name)));
     let mut header = format!("{{{}:{{", quoted(FACTS));
@@ -41,7 +41,7 @@ pub(super) fn encode(
     header.push_str(&facts.collect::<Vec<_>>().join(","));
     header.push('}');
     let mut end = 0;
-    for Tensor { name, dtype, shape, bytes } in &tensors {
+    for TensorEntry { name, dtype, shape, bytes } in &tensors {
         if name == FACTS {
             return Err(format!("the format keeps the name `{FACTS}` for itself"));
         }
@@ -69,7 +69,7 @@ pub(super) fn encode(
 }
 
 /// Returns the facts and the tensors of a file; `None` if it is damaged.
-pub(super) fn decode(file: &[u8]) -> Option<(BTreeMap<String, String>, Vec<Tensor<'_>>)> {
+pub(super) fn decode(file: &[u8]) -> Option<(BTreeMap<String, String>, Vec<TensorEntry<'_>>)> {
     let (len, rest) = file.split_first_chunk::<8>()?;
     let len = u64::from_le_bytes(*len);
     let (header, data) = rest.split_at_checked(usize::try_from(len).ok()?)?;
@@ -89,7 +89,7 @@ pub(super) fn decode(file: &[u8]) -> Option<(BTreeMap<String, String>, Vec<Tenso
 }
 
 /// Reads the header entry of a tensor.
-fn tensor<'a>(json: &mut Json<'_>, name: String, data: &'a [u8]) -> Option<Tensor<'a>> {
+fn tensor<'a>(json: &mut Json<'_>, name: String, data: &'a [u8]) -> Option<TensorEntry<'a>> {
     let (mut dtype, mut shape, mut place) = (None, None, None);
     json.object(|json, key| {
         match key.as_str() {
@@ -106,7 +106,7 @@ fn tensor<'a>(json: &mut Json<'_>, name: String, data: &'a [u8]) -> Option<Tenso
     let [start, end] = place?[..] else { return None };
     let (dtype, shape, bytes) = (dtype?, shape?, data.get(start..end)?);
     let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size))?;
-    (elements.checked_mul(dtype.size())? == bytes.len()).then_some(Tensor { name, dtype, shape, bytes })
+    (elements.checked_mul(dtype.size())? == bytes.len()).then_some(TensorEntry { name, dtype, shape, bytes })
 }
 
 /// Returns the name of a type in the format, such as `F32`.
@@ -226,8 +226,8 @@ mod tests {
         [("format", "pt"), (ODD, ODD)].map(|(name, fact)| (name.to_owned(), fact.to_owned())).into()
     }
 
-    fn tensors() -> Vec<Tensor<'static>> {
-        let tensor = |name: &str, dtype, shape: &[usize], bytes| Tensor {
+    fn tensors() -> Vec<TensorEntry<'static>> {
+        let tensor = |name: &str, dtype, shape: &[usize], bytes| TensorEntry {
             name: name.to_owned(),
             dtype,
             shape: shape.to_vec(),
@@ -254,7 +254,7 @@ mod tests {
         let file = encode(&facts(), tensors()).unwrap();
         let found = SafeTensors::deserialize(&file).unwrap();
         assert_eq!(found.len(), 4);
-        for Tensor { name, shape, bytes, .. } in tensors() {
+        for TensorEntry { name, shape, bytes, .. } in tensors() {
             let tensor = found.tensor(&name).unwrap();
             assert_eq!((tensor.shape(), tensor.data()), (&shape[..], bytes));
         }

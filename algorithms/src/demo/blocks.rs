@@ -13,7 +13,7 @@ const LONGEST: usize = 64;
 /// Blocks of a bucket. Their coefficients are stored in the order of the tensors of the bucket, one block after
 /// another.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct DctBlocks {
     grids: Vec<Grid>,
 }
 
@@ -28,7 +28,7 @@ struct Grid {
     across: Arc<Dct>,
 }
 
-impl Blocks {
+impl DctBlocks {
     pub(super) fn new(tensors: &[Tensor]) -> Self {
         let mut known = BTreeMap::new();
         let mut side = |length: usize| {
@@ -40,7 +40,7 @@ impl Blocks {
             Grid { elements: tensor.elements.clone(), columns, down: side(rows), across: side(columns) }
         };
         let grids = tensors.iter().filter(|tensor| !tensor.elements.is_empty()).map(grid).collect();
-        Blocks { grids }
+        DctBlocks { grids }
     }
 
     /// Returns the range of each block among the coefficients, in order.
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn sides_are_the_largest_divisors_up_to_64() {
-        let blocks = Blocks::new(&tensors(&[&[128, 100], &[70], &[0, 3], &[16, 3, 3, 3], &[], &[67]]));
+        let blocks = DctBlocks::new(&tensors(&[&[128, 100], &[70], &[0, 3], &[16, 3, 3, 3], &[], &[67]]));
         let sizes: Vec<usize> = blocks.places().map(|place| place.len()).collect();
         let expected = [vec![64 * 50; 4], vec![35; 2], vec![16 * 27], vec![1; 1 + 67]].concat();
         assert_eq!(sizes, expected);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_element_comes_back_to_its_place() {
-        let blocks = Blocks::new(&tensors(&[&[6, 130], &[128], &[4, 5, 26]]));
+        let blocks = DctBlocks::new(&tensors(&[&[6, 130], &[128], &[4, 5, 26]]));
         let elements: Vec<f32> = (0..6 * 130 + 128 + 520).map(|at| at as f32).collect();
         let mut coefficients = vec![0.0; elements.len()];
         let mut back = vec![0.0; elements.len()];

@@ -24,11 +24,11 @@ mod codec;
 mod dct;
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
-use blocks::Blocks;
+use blocks::DctBlocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::options_text::Options;
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Default for DeMo {
 
 /// State of one bucket.
 pub struct DeMoState {
-    blocks: Blocks,
+    blocks: DctBlocks,
     /// Coefficients that are sent and received, followed by the number of senders of each.
     exchanged: Buffer,
     /// Encoding that stores Δ as the first half of its error; the other half belongs to the codec, and is unused.
@@ -75,9 +75,9 @@ impl Algorithm for DeMo {
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {
         check_f32(bucket)?;
-        let blocks = Blocks::new(&bucket.tensors);
+        let blocks = DctBlocks::new(&bucket.tensors);
         let codec = Arc::new(LargestOfEach::new(self.keep, blocks.places().collect()));
-        let exchanged = bucket.gradients.beside(bucket.gradients.dtype(), 2 * bucket.len())?;
+        let exchanged = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), 2 * bucket.len())?;
         Ok(DeMoState { blocks, exchanged, encoding: context.encoding(codec, Feedback::Error) })
     }
 
@@ -107,7 +107,7 @@ impl Algorithm for DeMo {
 }
 
 /// Stores the coefficients of the gradient, with zero senders.
-fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
+fn frequencies(blocks: &DctBlocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
     if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
         return Ok(());
     }
@@ -120,7 +120,7 @@ fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> R
 }
 
 /// Stores the sign of each element of the inverse transform of the mean coefficients.
-fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
+fn direction(blocks: &DctBlocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
     if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
         return Ok(());
     }

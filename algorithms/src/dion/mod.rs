@@ -38,10 +38,10 @@
 mod plan;
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use hexagram_logical::options_text::{Options, above};
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Error, Result};
-use plan::{Moments, Plan};
+use plan::{FactorLayout, LionCoefficients};
 
 /// Orthonormal steps of low rank, with averaged factors.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,7 +64,7 @@ impl Default for Dion {
 
 /// State of one bucket.
 pub struct DionState {
-    plan: Plan,
+    plan: FactorLayout,
     /// Momenta: the local part M of matrices that are sent in factors, and m of Lion for vectors.
     momentum: Buffer,
     /// Factors Q, matrix by matrix.
@@ -99,9 +99,9 @@ impl Algorithm for Dion {
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DionState> {
         check_f32(bucket)?;
-        let plan = Plan::new(&bucket.tensors, self.fraction);
+        let plan = FactorLayout::new(&bucket.tensors, self.fraction);
         let momentum = context.zeros_like(&bucket.gradients)?;
-        let right = bucket.gradients.beside(bucket.gradients.dtype(), plan.right_len())?;
+        let right = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.right_len())?;
         Ok(DionState { plan, momentum, right })
     }
 
@@ -116,7 +116,7 @@ impl Algorithm for Dion {
         let DionState { plan, momentum, right } = state;
         let queue = bucket.gradients.queue();
         let [_, way_back, direction] = plan.operations();
-        let mut second = bucket.gradients.beside(bucket.gradients.dtype(), plan.second_len())?;
+        let mut second = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.second_len())?;
         let mut left = Vec::new();
         if queue.computes(|| Work::Product { operations: way_back }) {
             left = plan.project_back(
@@ -135,7 +135,7 @@ impl Algorithm for Dion {
         }
         let gradients = &mut bucket.gradients.host_mut::<f32>()?;
         plan.direct(&second.host::<f32>()?, &left, &mut right.host_mut::<f32>()?, gradients);
-        let lion = Moments { beta1: self.beta1, beta2: self.beta2 };
+        let lion = LionCoefficients { beta1: self.beta1, beta2: self.beta2 };
         plan.direct_vectors(&first.host::<f32>()?, lion, &mut momentum.host_mut::<f32>()?, gradients);
         Ok(())
     }
@@ -151,7 +151,7 @@ impl DionState {
     fn first_message(&mut self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
         let DionState { plan, momentum, right } = self;
         let [operations, ..] = plan.operations();
-        let mut message = bucket.gradients.beside(bucket.gradients.dtype(), plan.first_len())?;
+        let mut message = bucket.gradients.zeroed_same_device(bucket.gradients.dtype(), plan.first_len())?;
         if bucket.gradients.queue().computes(|| Work::Product { operations }) {
             check_finite(context, bucket)?;
             plan.project(

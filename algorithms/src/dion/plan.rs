@@ -17,11 +17,11 @@ use std::ops::Range;
 const EPSILON: f64 = 1e-8;
 
 /// Order of a bucket's tensors in messages and factors.
-pub(super) struct Plan {
+pub(super) struct FactorLayout {
     /// Matrices that are sent in factors.
-    sent: Vec<Matrix>,
+    sent: Vec<MatrixRange>,
     /// Matrices that send their gradients.
-    whole: Vec<Matrix>,
+    whole: Vec<MatrixRange>,
     vectors: Vec<Plain>,
     first: usize,
     second: usize,
@@ -29,7 +29,7 @@ pub(super) struct Plan {
 }
 
 /// Places of a matrix.
-struct Matrix {
+struct MatrixRange {
     elements: Range<usize>,
     rows: usize,
     cols: usize,
@@ -49,15 +49,16 @@ struct Plain {
 
 /// Coefficients of Lion.
 #[derive(Clone, Copy)]
-pub(super) struct Moments {
+pub(super) struct LionCoefficients {
     pub(super) beta1: f64,
     pub(super) beta2: f64,
 }
 
-impl Plan {
+impl FactorLayout {
     /// Creates the plan for steps whose rank is a fraction of the smaller side of each matrix.
     pub(super) fn new(tensors: &[Tensor], fraction: f64) -> Self {
-        let mut plan = Plan { sent: vec![], whole: vec![], vectors: vec![], first: 0, second: 0, right: 0 };
+        let mut plan =
+            FactorLayout { sent: vec![], whole: vec![], vectors: vec![], first: 0, second: 0, right: 0 };
         let saves = |tensor: &Tensor| {
             shape(tensor).is_some_and(|(rows, cols)| rank(rows, cols, fraction) * (rows + cols) < rows * cols)
         };
@@ -87,7 +88,7 @@ impl Plan {
         self.right = right.end;
         let seed = hash::of_bytes(hash::START, tensor.name.bytes());
         let elements = tensor.elements.clone();
-        let matrix = Matrix { elements, rows, cols, first, right, seed };
+        let matrix = MatrixRange { elements, rows, cols, first, right, seed };
         if sent { self.sent.push(matrix) } else { self.whole.push(matrix) }
     }
 
@@ -106,12 +107,12 @@ impl Plan {
         self.right
     }
 
-    /// Returns the multiplications and additions of each part of a step: [`Plan::project`], [`Plan::project_back`] and
-    /// [`Plan::direct`].
+    /// Returns the multiplications and additions of each part of a step: [`FactorLayout::project`], [`FactorLayout::project_back`] and
+    /// [`FactorLayout::direct`].
     pub(super) fn operations(&self) -> [u64; 3] {
-        let product = |matrix: &Matrix| 2 * (matrix.rows * matrix.right.len()) as u64;
+        let product = |matrix: &MatrixRange| 2 * (matrix.rows * matrix.right.len()) as u64;
         // Every column is made orthogonal to those before it, twice.
-        let orthonormal = |matrix: &Matrix| {
+        let orthonormal = |matrix: &MatrixRange| {
             let rank = (matrix.right.len() / matrix.cols) as u64;
             4 * rank * rank * matrix.rows as u64
         };
@@ -151,7 +152,7 @@ impl Plan {
         message: &mut [f32],
     ) -> Vec<Vec<f32>> {
         let mut left = Vec::new();
-        let mut turn = |matrix: &Matrix, p: &[f32], m: &mut [f32], r: &mut [f32]| {
+        let mut turn = |matrix: &MatrixRange, p: &[f32], m: &mut [f32], r: &mut [f32]| {
             let mut unit = vec![0.0; p.len()];
             orthonormalize(p, matrix.rows, &mut unit);
             project_back(m, matrix.cols, &unit, r);
@@ -187,7 +188,13 @@ impl Plan {
     }
 
     /// Stores the directions of vectors: the signs of Lion.
-    pub(super) fn direct_vectors(&self, mean: &[f32], lion: Moments, momentum: &mut [f32], to: &mut [f32]) {
+    pub(super) fn direct_vectors(
+        &self,
+        mean: &[f32],
+        lion: LionCoefficients,
+        momentum: &mut [f32],
+        to: &mut [f32],
+    ) {
         let [weight, decay] = [lion.beta1, lion.beta2].map(|beta| [beta as f32, (1.0 - beta) as f32]);
         for Plain { elements, first } in &self.vectors {
             let places = to[elements.clone()].iter_mut().zip(&mut momentum[elements.clone()]);

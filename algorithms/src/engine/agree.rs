@@ -13,7 +13,7 @@ use super::plan::Parameter;
 use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{announced, described, gather_texts};
-use hexagram_logical::spelling::{Argument, Spelling};
+use hexagram_logical::options_text::{Argument, OptionsText};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, hash};
 use std::fmt::Debug;
 
@@ -25,14 +25,14 @@ const LONGEST: usize = 100;
 
 /// Something on which all ranks must agree: subject and value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Statement {
+struct AgreedValue {
     subject: String,
     value: String,
 }
 
-impl Statement {
+impl AgreedValue {
     fn new(subject: impl Into<String>, value: impl Into<String>) -> Self {
-        Statement { subject: subject.into(), value: value.into() }
+        AgreedValue { subject: subject.into(), value: value.into() }
     }
 
     fn hash(&self) -> u64 {
@@ -91,7 +91,7 @@ pub(super) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<b
 }
 
 /// Returns the statement on which a rank and rank 0 differ. A collective call.
-fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<String> {
+fn difference(comm: &Communicator, list: &[AgreedValue], other: usize) -> Result<String> {
     let mut count = [list.len() as i64];
     comm.blocking().broadcast(&mut count, 0)?;
     let count = announced("rank 0", count[0], MOST, "settings to compare")?;
@@ -102,7 +102,7 @@ fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<S
     let same = own.iter().zip(&first).take_while(|(own, first)| own == first).count();
     let mut differs = vec![0; comm.size()];
     comm.blocking().all_gather(&[same as i64], &mut differs)?;
-    let none = Statement::new("that", "missing");
+    let none = AgreedValue::new("that", "missing");
     let at = differs.get(other).and_then(|at| usize::try_from(*at).ok());
     let said = at.and_then(|at| list.get(at)).unwrap_or(&none);
     let texts = gather_texts(comm, &said.shortened())?;
@@ -113,40 +113,40 @@ fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<S
 }
 
 /// Returns a hash that is the same on every rank and in every build.
-fn digest(list: &[Statement]) -> u64 {
+fn digest(list: &[AgreedValue]) -> u64 {
     list.iter().fold(hash::START, |digest, statement| hash::of_bytes(digest, statement.hash().to_le_bytes()))
 }
 
-fn model(parameters: &[Parameter]) -> Vec<Statement> {
+fn model(parameters: &[Parameter]) -> Vec<AgreedValue> {
     let said = |(at, Parameter { name, dtype, shape }): (usize, &Parameter)| {
-        Statement::new(format!("parameter {at}"), format!("`{name}` of {}", described(*dtype, shape)))
+        AgreedValue::new(format!("parameter {at}"), format!("`{name}` of {}", described(*dtype, shape)))
     };
-    let mut list: Vec<Statement> = parameters.iter().enumerate().map(said).collect();
-    list.push(Statement::new("the number of parameters", parameters.len().to_string()));
+    let mut list: Vec<AgreedValue> = parameters.iter().enumerate().map(said).collect();
+    list.push(AgreedValue::new("the number of parameters", parameters.len().to_string()));
     list
 }
 
-fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<Statement> {
-    let mut list = vec![Statement::new("the algorithm", algorithm.name())];
+fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<AgreedValue> {
+    let mut list = vec![AgreedValue::new("the algorithm", algorithm.name())];
     list.extend(spelled(algorithm.name(), &algorithm.spelling()));
     // The fields of the algorithm that are not options.
-    list.push(Statement::new("the algorithm", format!("{algorithm:?}")));
+    list.push(AgreedValue::new("the algorithm", format!("{algorithm:?}")));
     list.extend(engine_settings(options));
     list.extend(optimizer_settings(options.optimizer.as_deref()));
     list
 }
 
 /// Returns a statement for each option of a spelling.
-fn spelled(name: &str, spelling: &Spelling) -> Vec<Statement> {
+fn spelled(name: &str, spelling: &OptionsText) -> Vec<AgreedValue> {
     let said = |argument: &Argument| {
         let subject = argument.field().map_or(name.to_owned(), |field| format!("`{field}` of {name}"));
-        Statement::new(subject, argument.value().to_string())
+        AgreedValue::new(subject, argument.value().to_string())
     };
     spelling.arguments().iter().map(said).collect()
 }
 
 /// Returns the statements of the engine options, except the optimizer and the device, which may differ between ranks.
-fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
+fn engine_settings(options: &EngineOptions) -> Vec<AgreedValue> {
     let EngineOptions {
         bucket_bytes,
         first_bucket_bytes,
@@ -168,44 +168,44 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         autotune,
     } = options;
     vec![
-        said("bucket_bytes", bucket_bytes),
-        said("first_bucket_bytes", first_bucket_bytes),
-        said("order", order),
-        said("unused", unused),
-        said("buffers", buffers),
-        said_if("learning_rate", learning_rate.as_ref()),
-        said("groups", groups),
-        said("hierarchical", hierarchical),
-        said("overlap", overlap),
-        said("streams", streams),
-        said_if("clip_norm", clip_norm.as_ref()),
-        said_if("loss_scale", loss_scale.as_ref()),
-        said("skip_overflows", skip_overflows),
-        said("uneven", uneven),
-        said("seed", seed),
-        said_if("autotune", autotune.as_ref()),
+        describe("bucket_bytes", bucket_bytes),
+        describe("first_bucket_bytes", first_bucket_bytes),
+        describe("order", order),
+        describe("unused", unused),
+        describe("buffers", buffers),
+        describe_optional("learning_rate", learning_rate.as_ref()),
+        describe("groups", groups),
+        describe("hierarchical", hierarchical),
+        describe("overlap", overlap),
+        describe("streams", streams),
+        describe_optional("clip_norm", clip_norm.as_ref()),
+        describe_optional("loss_scale", loss_scale.as_ref()),
+        describe("skip_overflows", skip_overflows),
+        describe("uneven", uneven),
+        describe("seed", seed),
+        describe_optional("autotune", autotune.as_ref()),
     ]
 }
 
-fn said(field: &str, value: &dyn Debug) -> Statement {
-    Statement::new(subject(field), format!("{value:?}"))
+fn describe(field: &str, value: &dyn Debug) -> AgreedValue {
+    AgreedValue::new(subject(field), format!("{value:?}"))
 }
 
 /// Returns the statement of an optional setting.
-fn said_if(field: &str, value: Option<&impl Debug>) -> Statement {
-    value.map_or_else(|| Statement::new(subject(field), "left out"), |value| said(field, value))
+fn describe_optional(field: &str, value: Option<&impl Debug>) -> AgreedValue {
+    value.map_or_else(|| AgreedValue::new(subject(field), "left out"), |value| describe(field, value))
 }
 
 fn subject(field: &str) -> String {
     format!("the option `{field}`")
 }
 
-fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
+fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<AgreedValue> {
     let said = match optimizer {
         Some(optimizer) => vec![optimizer.spelled(), format!("{optimizer:?}")],
         None => vec!["the framework's".to_owned()],
     };
-    said.into_iter().map(|value| Statement::new("the optimizer", value)).collect()
+    said.into_iter().map(|value| AgreedValue::new("the optimizer", value)).collect()
 }
 
 #[cfg(test)]
@@ -219,11 +219,11 @@ mod tests {
     fn options_are_said_as_they_are_spelled_and_then_all_that_the_algorithm_is() {
         let local = AnyAlgorithm::from(crate::local_sgd::LocalSgd::default());
         let said = spelled("local-sgd", &local.spelling());
-        assert_eq!(said[0], Statement::new("`period` of local-sgd", "4"));
+        assert_eq!(said[0], AgreedValue::new("`period` of local-sgd", "4"));
         let list = settings(&local, &EngineOptions::default());
-        assert!(list.contains(&Statement::new("the algorithm", format!("{local:?}"))));
-        assert!(list.contains(&Statement::new("the option `clip_norm`", "left out")));
-        assert_eq!(list.last(), Some(&Statement::new("the optimizer", "the framework's")));
+        assert!(list.contains(&AgreedValue::new("the algorithm", format!("{local:?}"))));
+        assert!(list.contains(&AgreedValue::new("the option `clip_norm`", "left out")));
+        assert_eq!(list.last(), Some(&AgreedValue::new("the optimizer", "the framework's")));
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn long_values_are_shortened_and_still_differ() {
-        let long = |end: &str| Statement::new("x", "é".repeat(1000) + end).shortened();
+        let long = |end: &str| AgreedValue::new("x", "é".repeat(1000) + end).shortened();
         assert!(long("a") != long("b") && long("a").len() < 1024);
     }
 }

@@ -10,8 +10,8 @@ use std::ops::Range;
 /// between                              gradients in their bucket           parameters in theirs
 /// ---------------------------------    --------------------------------    -------------------------------
 /// forward, begin                       the framework's                     the framework reads
-/// begin, ready_as_it_lies(p)           that of p is the framework's        the framework reads
-/// ready_as_it_lies(p), finish          the engine's                        that of p is the engine's
+/// begin, ready_in_bucket(p)            that of p is the framework's        the framework reads
+/// ready_in_bucket(p), finish           the engine's                        that of p is the engine's
 /// finish, step or stepped              the framework's (its optimizer)     the framework's (its optimizer)
 /// step or stepped, until it returns    the engine's                        the engine's
 /// after that                           the framework's                     the framework's
@@ -53,7 +53,7 @@ impl DataParallel {
     /// engine.begin(Mode::Synchronize)?;
     /// // SAFETY: there are two numbers, which the framework owns until they are ready.
     /// unsafe { gradient.write(comm.rank() as f32) };
-    /// engine.hooks().ready_as_it_lies(0)?;
+    /// engine.hooks().ready_in_bucket(0)?;
     /// engine.finish()?;
     /// // SAFETY: the framework owns them again after `finish`.
     /// assert_eq!(unsafe { gradient.read() }, 0.5);

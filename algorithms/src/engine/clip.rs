@@ -14,11 +14,11 @@
 //! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is the
 //! one in the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
-use super::hooks::Results;
+use super::hooks::PassContents;
 use super::overflow::{not_finite, views};
-use super::plan::Plan;
+use super::plan::ModelPlan;
 use super::{DataParallel, hooks, overflow};
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::{Clipping, with_float};
 use hexagram_logical::device::measure;
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
@@ -71,7 +71,7 @@ impl DataParallel {
         {
             drop(gradients);
             drop(backward);
-            hooks::lock(&self.backward).set_results(Results::Overflowed);
+            hooks::lock(&self.backward).set_results(PassContents::Overflowed);
             return Ok(());
         }
         scale_down(&gradients, norm(backward.plan(), &gradients)?, limit)
@@ -79,7 +79,7 @@ impl DataParallel {
 }
 
 /// Returns the norm of gradients, by bucket of the plan.
-fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
+fn norm(plan: &ModelPlan, gradients: &[&Buffer]) -> Result<f64> {
     let norm = measure::squares(views(gradients)?)?.into_iter().sum::<f64>().sqrt();
     if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
 }
@@ -92,7 +92,7 @@ fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
     gradients.iter().try_for_each(|g| g.write_all()?.scale(limit / norm))
 }
 
-fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
+fn no_norm(plan: &ModelPlan, gradients: &[&Buffer], norm: f64) -> Error {
     match strange_element(plan, gradients) {
         Err(error) => error,
         Ok(strange) => {
@@ -104,7 +104,7 @@ fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
 }
 
 /// Returns the first element that is not finite.
-fn strange_element(plan: &Plan, gradients: &[&Buffer]) -> Result<Option<String>> {
+fn strange_element(plan: &ModelPlan, gradients: &[&Buffer]) -> Result<Option<String>> {
     let Some((bucket, at)) = not_finite(gradients)? else { return Ok(None) };
     let one = on_host(&gradients[bucket].read(at..at + 1)?)?;
     let value = with_float!(one.dtype(), T => Ok(one.host::<T>()?[0].to_string()))?;

@@ -14,11 +14,11 @@
 
 use super::EngineOptions;
 use super::agree::agree;
-use super::fit::{check_algorithm, check_is_free};
-use super::runner::{Memory, Request};
+use super::compatibility::{check_algorithm, check_is_free};
+use super::runner::{BucketTransfer, RunnerRequest};
 use super::scheduler::Scheduler;
-use super::stage::Stage;
-use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
+use super::stage::HookStage;
+use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub struct FrameworkBucket {
 }
 
 /// Element type and tensors of a bucket.
-type Layout = (DType, Arc<[Tensor]>);
+type BucketTensors = (DType, Arc<[Tensor]>);
 
 /// Algorithm that works on a framework's buckets of gradients.
 ///
@@ -74,11 +74,11 @@ pub struct CommunicationHook {
     algorithm: AnyAlgorithm,
     present: StepInfo,
     /// Buckets with states.
-    layout: Vec<Layout>,
+    layout: Vec<BucketTensors>,
     /// True if two consecutive passes had these buckets.
     is_settled: bool,
     /// Buckets of the current pass so far.
-    arrived: Vec<Layout>,
+    arrived: Vec<BucketTensors>,
     /// Gradients of the buckets whose hooks wait for the last bucket.
     held: Vec<Buffer>,
 }
@@ -176,7 +176,7 @@ impl CommunicationHook {
         if !self.is_settled {
             self.held.push(gradients);
         } else if is_known && is_last == (index + 1 == self.layout.len()) {
-            self.send(Stage::Gradients, index, gradients)?;
+            self.send(HookStage::Gradients, index, gradients)?;
         } else {
             let what =
                 format!("bucket {index} differs from that of the passes before, and those before it do not");
@@ -198,7 +198,7 @@ impl CommunicationHook {
                 self.make_states()?;
             }
             for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
-                self.send(Stage::Gradients, index, gradients)?;
+                self.send(HookStage::Gradients, index, gradients)?;
             }
         }
         let mut overflowed = false;
@@ -215,12 +215,12 @@ impl CommunicationHook {
         let tensors: Vec<Arc<[Tensor]>> =
             self.layout.iter().map(|(_, tensors)| Arc::clone(tensors)).collect();
         self.scheduler.call(async move |runner| {
-            runner.open_lanes(algorithm, tensors.into_iter(), &Metrics::default());
+            runner.open_lanes(algorithm, tensors.into_iter(), &MetricsCollector::default());
             Ok(())
         })?;
         self.present.begun = self.present.step;
         for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
-            self.send(Stage::Start, index, gradients)?;
+            self.send(HookStage::Start, index, gradients)?;
         }
         let mut made: Vec<Option<Buffer>> = self.layout.iter().map(|_| None).collect();
         for _ in 0..made.len() {
@@ -231,9 +231,9 @@ impl CommunicationHook {
         Ok(())
     }
 
-    fn send(&self, stage: Stage, bucket: usize, gradients: Buffer) -> Result<()> {
-        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
-        self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })
+    fn send(&self, stage: HookStage, bucket: usize, gradients: Buffer) -> Result<()> {
+        let memory = BucketTransfer { gradients: Some(gradients), ..BucketTransfer::default() };
+        self.scheduler.requests().send(RunnerRequest::Hook { stage, bucket, memory, present: self.present })
     }
 }
 

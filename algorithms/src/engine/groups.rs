@@ -1,7 +1,7 @@
 //! The parameter groups and the state of the optimizer during training, for a framework that has both in objects of its
 //! own.
 
-use super::fit::{check_groups, check_is_free, unfit};
+use super::compatibility::{check_groups, check_is_free, unfit};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::optimizer::{Members, ParameterGroup};
 use crate::plugin::StepForm;
@@ -51,7 +51,7 @@ impl DataParallel {
             let Some(slot) = kept.name.strip_prefix("optimizer/") else { continue };
             for index in 0..plan.parameters().len() {
                 let Some((buffer, range)) = kept.of(index) else { continue };
-                let copy = buffer.beside(buffer.dtype(), range.len())?;
+                let copy = buffer.zeroed_same_device(buffer.dtype(), range.len())?;
                 copy.write_all()?.copy_from(&buffer.read(range)?)?;
                 slots.push((slot.to_owned(), index, copy));
             }

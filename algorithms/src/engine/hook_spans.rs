@@ -1,6 +1,6 @@
 //! Spans of hooks in a trace, which the communication thread records.
 
-use super::stage::Stage;
+use super::stage::HookStage;
 use crate::plugin::StepInfo;
 use crate::trace::{Kind, Place, Recorder, Span, Stamp};
 use hexagram_logical::{Communicator, Queue};
@@ -15,20 +15,20 @@ pub(super) struct OpenHook {
 /// Starts the span of a hook.
 pub(super) fn hook_begins(
     recorder: &Recorder,
-    stage: Stage,
+    stage: HookStage,
     present: StepInfo,
     bucket: usize,
     bytes: usize,
     queue: &Queue,
 ) -> OpenHook {
     let kind = match stage {
-        Stage::Start => Kind::State,
-        Stage::Forward => Kind::BeforeForward,
-        Stage::Evaluate => Kind::Evaluated,
-        Stage::Gradients => Kind::GradientsReady,
-        Stage::Backward => Kind::AfterBackward,
-        Stage::Step => Kind::AfterStep,
-        Stage::Settle => Kind::Settle,
+        HookStage::Start => Kind::State,
+        HookStage::Forward => Kind::BeforeForward,
+        HookStage::Evaluate => Kind::Evaluated,
+        HookStage::Gradients => Kind::GradientsReady,
+        HookStage::Backward => Kind::AfterBackward,
+        HookStage::Step => Kind::AfterStep,
+        HookStage::Settle => Kind::Settle,
     };
     let now = recorder.now();
     let step = present.step;

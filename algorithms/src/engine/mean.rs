@@ -99,7 +99,7 @@ fn wide(buffer: &Buffer) -> Result<ReadView> {
     if !buffer.dtype().is_half() {
         return Ok(view);
     }
-    let wide = buffer.beside(DType::F32, buffer.len())?;
+    let wide = buffer.zeroed_same_device(DType::F32, buffer.len())?;
     widen(&view, &mut wide.write_all()?, false)?;
     wide.read_all()
 }

@@ -29,11 +29,9 @@
 mod agree;
 pub mod autotune;
 mod bucket_memory;
-mod change;
 mod clip;
 mod communication_hook;
-mod evaluations;
-mod fit;
+mod compatibility;
 mod groups;
 mod hook_spans;
 mod hooks;
@@ -42,14 +40,16 @@ mod initial;
 mod join;
 mod loss_scale;
 mod mean;
+mod multi_gradient;
 mod options;
 mod overflow;
-mod pending;
+mod pending_buckets;
 mod plan;
 mod precision;
 mod programs;
 mod queues;
 mod rate;
+mod replan;
 mod replica;
 mod replicas;
 mod runner;
@@ -84,18 +84,18 @@ pub use trace::Tracing;
 
 use crate::optimizer::LearningRate;
 use crate::plugin::AnyAlgorithm;
-use crate::plugin::{Metrics, StepInfo};
+use crate::plugin::{MetricsCollector, StepInfo};
 use crate::record::Claims;
 use agree::agree;
 use autotune::Tuner;
-use fit::{check_algorithm, with_named_optimizer};
+use compatibility::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use loss_scale::Scaler;
-use pending::Pending;
-use plan::Plan;
+use pending_buckets::PendingBuckets;
+use plan::ModelPlan;
 use queues::Queues;
-use replica::Replica;
+use replica::ReplicaBuckets;
 use scheduler::Scheduler;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -149,9 +149,9 @@ pub struct DataParallel {
     options: EngineOptions,
     queues: Queues,
     backward: Arc<Mutex<Backward>>,
-    replica: RefCell<Replica>,
+    replica: RefCell<ReplicaBuckets>,
     /// Buckets of the last step that are still in progress.
-    pending: RefCell<Pending>,
+    pending: RefCell<PendingBuckets>,
     scheduler: Scheduler,
     /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
@@ -168,7 +168,7 @@ pub struct DataParallel {
     unsettled: bool,
     blocked: Cell<Duration>,
     /// Metrics of the hooks since the last step ended, and those of that step.
-    collected: Metrics,
+    collected: MetricsCollector,
     metrics: BTreeMap<String, f64>,
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
@@ -204,7 +204,7 @@ impl DataParallel {
         let scheduler = Scheduler::start(comm, options.streams, options.hierarchical)?;
         scheduler.watch_overflows(options.skip_overflows)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
-        let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
+        let replica = ReplicaBuckets::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
         let backward = Backward::new(plan, scheduler.requests(), gradients);
         let learning_rate = options.learning_rate.map(|rate| rate.at(0));
@@ -226,7 +226,7 @@ impl DataParallel {
             started: false,
             unsettled: false,
             blocked: Cell::default(),
-            collected: Metrics::default(),
+            collected: MetricsCollector::default(),
             metrics: BTreeMap::new(),
             tracing: Traced::default(),
             kept_in: Vec::new(),
@@ -330,7 +330,7 @@ impl DataParallel {
 }
 
 /// Returns a gradient buffer for each bucket of the plan.
-fn zeroed_gradients(plan: &Plan, queues: &Queues) -> Result<Vec<Buffer>> {
+fn zeroed_gradients(plan: &ModelPlan, queues: &Queues) -> Result<Vec<Buffer>> {
     let buckets = plan.buckets().iter().enumerate();
     buckets.map(|(at, bucket)| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len)).collect()
 }
@@ -341,8 +341,8 @@ fn agreed_plan(
     parameters: Vec<Parameter>,
     algorithm: &AnyAlgorithm,
     options: &EngineOptions,
-) -> Result<Plan> {
-    let plan = Plan::new(parameters, options, algorithm.needs().buckets);
+) -> Result<ModelPlan> {
+    let plan = ModelPlan::new(parameters, options, algorithm.needs().buckets);
     agree(comm, plan.parameters(), algorithm, options)?;
     // From here on, an error is an error on all ranks.
     plan.check()?;

@@ -14,7 +14,7 @@ use hexagram_logical::{Buffer, Communicator, Error, ReadView, ReduceOp, Result};
 
 /// Treatment of gradients that are not finite, before the hook that uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Watch {
+pub(super) enum OverflowCheck {
     /// The hook receives them.
     #[default]
     None,
@@ -24,16 +24,16 @@ pub(super) enum Watch {
     Refused,
 }
 
-impl Watch {
+impl OverflowCheck {
     /// Returns the treatment for an algorithm under a framework that scales the loss itself.
     pub(super) fn of(algorithm: &AnyAlgorithm) -> Self {
         // If parameters are communicated, a rank that steps with its own gradients skips on its own.
         let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
         let refuses = encodes && !algorithm.trigram().full_precision;
         match refuses && algorithm.trigram().synchronous {
-            true => Watch::Shared,
-            false if algorithm.remembers_gradients() => Watch::Refused,
-            false => Watch::None,
+            true => OverflowCheck::Shared,
+            false if algorithm.remembers_gradients() => OverflowCheck::Refused,
+            false => OverflowCheck::None,
         }
     }
 }

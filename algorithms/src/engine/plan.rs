@@ -62,22 +62,22 @@ pub(super) fn wide(dtype: DType) -> DType {
 
 /// Returns the same error, with the element of a tensor instead of that of a bucket.
 pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
-    let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
+    let Error::NotFinite { place, tensor: None, index, value, context } = error else { return error };
     let found = tensors.iter().find(|tensor| tensor.elements.contains(&index));
     let (start, tensor) =
         found.map_or((0, None), |tensor| (tensor.elements.start, Some(Arc::clone(&tensor.name))));
-    Error::NotFinite { place, tensor, index: index - start, value, during }
+    Error::NotFinite { place, tensor, index: index - start, value, context }
 }
 
 /// Place of something that belongs to a parameter: its bucket, and the range in it.
-pub(super) type Place = (usize, Range<usize>);
+pub(super) type BucketRange = (usize, Range<usize>);
 
 /// Moves data from some places to others, parameter by parameter.
 pub(super) fn relocate(
     from: &[&Buffer],
-    old: &[Place],
+    old: &[BucketRange],
     to: &[impl Borrow<Buffer>],
-    new: &[Place],
+    new: &[BucketRange],
 ) -> Result<()> {
     for ((bucket, range), (new_bucket, new_range)) in old.iter().zip(new) {
         let source = from[*bucket].read(range.clone())?;
@@ -88,7 +88,7 @@ pub(super) fn relocate(
 
 /// Plan as numbers, for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct PlanLayout {
     /// Indices of the parameters, in the expected order of completion.
     pub(super) order: Vec<i64>,
     /// Indices of the parameters, bucket by bucket.
@@ -98,16 +98,16 @@ pub(super) struct Layout {
 }
 
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(super) struct ModelPlan {
     parameters: Arc<[Parameter]>,
     /// Indices of the parameters, in the expected order of completion.
     order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
     /// Bucket of each parameter, with its range of elements.
-    places: Vec<Place>,
+    places: Vec<BucketRange>,
 }
 
-impl Plan {
+impl ModelPlan {
     /// Makes the plan for a backward pass that completes the last parameter first.
     pub(super) fn new(parameters: Vec<Parameter>, options: &EngineOptions, cut: Buckets) -> Self {
         let order: Vec<usize> = (0..parameters.len()).rev().collect();
@@ -156,13 +156,13 @@ impl Plan {
                 places[*index] = (number, range.clone());
             }
         }
-        Plan { parameters, order, buckets, places }
+        ModelPlan { parameters, order, buckets, places }
     }
 
     /// Returns the plan as numbers, for a checkpoint.
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> PlanLayout {
         let members = self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index));
-        Layout {
+        PlanLayout {
             order: self.order.iter().map(|index| *index as i64).collect(),
             members: members.map(|index| index as i64).collect(),
             counts: self.buckets.iter().map(|bucket| bucket.members.len() as i64).collect(),
@@ -170,7 +170,7 @@ impl Plan {
     }
 
     /// Returns the plan of the same parameters in saved buckets.
-    pub(super) fn with_layout(&self, layout: &Layout) -> Result<Self> {
+    pub(super) fn with_layout(&self, layout: &PlanLayout) -> Result<Self> {
         let wrong = || does_not_fit("has buckets that are not of this model");
         let members = self.permutation(&layout.members).ok_or_else(wrong)?;
         let order = self.permutation(&layout.order).ok_or_else(wrong)?;
@@ -256,12 +256,12 @@ impl Plan {
     }
 
     /// Moves the data in the buckets of this plan to the buckets of another plan of the same parameters.
-    pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[Buffer]) -> Result<()> {
+    pub(super) fn relocate(&self, from: &[&Buffer], other: &ModelPlan, to: &[Buffer]) -> Result<()> {
         relocate(from, &self.places, to, &other.places)
     }
 
     /// Returns the places for `len` elements per parameter, packed like the parameters, and the total for each bucket.
-    pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<Place>, Vec<usize>) {
+    pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<BucketRange>, Vec<usize>) {
         let mut places = vec![(0, 0..0); self.parameters.len()];
         let mut lens = Vec::new();
         for (number, (bucket, tensors)) in self.buckets.iter().zip(self.tensors()).enumerate() {
@@ -280,7 +280,7 @@ impl Plan {
         &self.parameters
     }
 
-    pub(super) fn place(&self, parameter: usize) -> Result<Place> {
+    pub(super) fn place(&self, parameter: usize) -> Result<BucketRange> {
         self.places.get(parameter).cloned().ok_or_else(|| {
             let what = format!("parameter {parameter} does not exist among {}", self.places.len());
             Error::usage(what, "use the order in which the parameters were listed")

@@ -1,7 +1,7 @@
 //! The parameters of the replica in flat memory, with the state of the engine optimizer.
 
 use super::EngineOptions;
-use super::plan::{Place, Plan, relocate};
+use super::plan::{BucketRange, ModelPlan, relocate};
 use super::queues::Queues;
 use super::widths::{narrow, widen};
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
@@ -22,7 +22,7 @@ struct ReplicaBucket {
     sections: Vec<Section>,
 }
 
-pub(super) struct Replica {
+pub(super) struct ReplicaBuckets {
     /// Buckets of the replica; `None` if neither optimizer nor algorithm works on parameters.
     buckets: Option<Vec<ReplicaBucket>>,
     optimizer: Option<Arc<dyn Optimizer>>,
@@ -32,14 +32,14 @@ pub(super) struct Replica {
 }
 
 /// Part of a replica that is saved by name: the parameters, or a slot of the optimizer.
-pub(super) struct Kept<'a> {
+pub(super) struct SavedPart<'a> {
     /// Prefix of the names of the parameters.
     pub(super) name: String,
     buffers: Vec<&'a Buffer>,
-    places: Vec<Place>,
+    places: Vec<BucketRange>,
 }
 
-impl Kept<'_> {
+impl SavedPart<'_> {
     /// Returns the buffer and range of a parameter; `None` if this part has nothing for it.
     pub(super) fn of(&self, parameter: usize) -> Option<(&Buffer, Range<usize>)> {
         let (bucket, range) = self.places.get(parameter)?;
@@ -52,9 +52,9 @@ impl Kept<'_> {
 /// Name of the part with the parameters themselves.
 const PARAMETER: &str = "parameter";
 
-impl Replica {
+impl ReplicaBuckets {
     pub(super) fn new(
-        plan: &Plan,
+        plan: &ModelPlan,
         options: &EngineOptions,
         queues: &Queues,
         algorithm: bool,
@@ -62,7 +62,8 @@ impl Replica {
         let tensors = plan.tensors();
         check_names(&options.groups, tensors.iter().flat_map(|tensors| tensors.iter()))?;
         let optimizer = options.optimizer.clone();
-        let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone(), moved: 0 };
+        let mut replica =
+            ReplicaBuckets { buckets: None, optimizer, groups: options.groups.clone(), moved: 0 };
         if options.optimizer.is_some() || algorithm {
             replica.buckets = Some(replica.zeroed(plan, queues, Vec::new())?);
         }
@@ -72,7 +73,7 @@ impl Replica {
     /// Creates zeroed buckets of a plan, with the given buffers for parameters, if any.
     fn zeroed(
         &self,
-        plan: &Plan,
+        plan: &ModelPlan,
         queues: &Queues,
         registered: Vec<Option<Buffer>>,
     ) -> Result<Vec<ReplicaBucket>> {
@@ -83,7 +84,7 @@ impl Replica {
             let given = registered.next().flatten();
             let parameters =
                 given.map_or_else(|| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len), Ok)?;
-            let beside = |lens: &Vec<usize>| parameters.beside(bucket.dtype, lens[at]);
+            let beside = |lens: &Vec<usize>| parameters.zeroed_same_device(bucket.dtype, lens[at]);
             let memory = lens.iter().map(beside).collect::<Result<_>>()?;
             let sections = sections(&self.groups, &tensors);
             let place = parameters.address().addr().get();
@@ -98,7 +99,7 @@ impl Replica {
     }
 
     /// Returns the place of each parameter in a slot, and the total for each bucket.
-    fn places(&self, plan: &Plan, slot: &str) -> (Vec<Place>, Vec<usize>) {
+    fn places(&self, plan: &ModelPlan, slot: &str) -> (Vec<BucketRange>, Vec<usize>) {
         plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 
@@ -125,18 +126,22 @@ impl Replica {
     }
 
     /// Returns the parameters and their optimizer state, by name.
-    pub(super) fn memories(&self, plan: &Plan) -> Result<Vec<Kept<'_>>> {
+    pub(super) fn memories(&self, plan: &ModelPlan) -> Result<Vec<SavedPart<'_>>> {
         self.buckets.as_ref().map_or_else(|| Ok(Vec::new()), |buckets| self.kept(plan, buckets))
     }
 
-    fn kept<'a>(&self, plan: &Plan, buckets: &'a [ReplicaBucket]) -> Result<Vec<Kept<'a>>> {
+    fn kept<'a>(&self, plan: &ModelPlan, buckets: &'a [ReplicaBucket]) -> Result<Vec<SavedPart<'a>>> {
         let parameters = buckets.iter().map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work));
         let buffers = parameters.collect::<Result<_>>()?;
         let places = plan.packed(|tensor| tensor.elements.len()).0;
-        let mut all = vec![Kept { name: PARAMETER.to_owned(), buffers, places }];
+        let mut all = vec![SavedPart { name: PARAMETER.to_owned(), buffers, places }];
         for (at, slot) in self.slots().enumerate() {
             let buffers = buckets.iter().map(|bucket| &bucket.memory[at]).collect();
-            all.push(Kept { name: format!("optimizer/{slot}"), buffers, places: self.places(plan, slot).0 });
+            all.push(SavedPart {
+                name: format!("optimizer/{slot}"),
+                buffers,
+                places: self.places(plan, slot).0,
+            });
         }
         Ok(all)
     }
@@ -152,13 +157,13 @@ impl Replica {
         buckets.get(bucket).map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work)).transpose()
     }
 
-    fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, Range<usize>)> {
+    fn of(&self, plan: &ModelPlan, parameter: usize) -> Result<(&Buffer, Range<usize>)> {
         let (bucket, range) = plan.place(parameter)?;
         let bucket = self.buckets.as_ref().and_then(|buckets| buckets.get(bucket)).ok_or_else(not_here)?;
         Ok((bucket.parameters.as_ref().ok_or_else(at_work)?, range))
     }
 
-    pub(super) fn set(&mut self, plan: &Plan, parameter: usize, values: &Buffer) -> Result<()> {
+    pub(super) fn set(&mut self, plan: &ModelPlan, parameter: usize, values: &Buffer) -> Result<()> {
         let announced = &plan.parameter(parameter)?;
         if (values.dtype(), values.len()) != (announced.dtype, announced.len()) {
             let given =
@@ -170,7 +175,7 @@ impl Replica {
         widen(&values.read_all()?, &mut parameters.write(range)?, false)
     }
 
-    pub(super) fn get(&self, plan: &Plan, parameter: usize) -> Result<ReadView> {
+    pub(super) fn get(&self, plan: &ModelPlan, parameter: usize) -> Result<ReadView> {
         let (parameters, range) = self.of(plan, parameter)?;
         narrow(parameters, range, plan.parameter(parameter)?.dtype)
     }
@@ -178,8 +183,8 @@ impl Replica {
     /// Moves everything into the buckets of another plan, and into `registered` buffers where given.
     pub(super) fn relocate(
         &mut self,
-        old: &Plan,
-        new: &Plan,
+        old: &ModelPlan,
+        new: &ModelPlan,
         queues: &Queues,
         registered: Vec<Option<Buffer>>,
     ) -> Result<()> {
@@ -225,7 +230,12 @@ impl Replica {
 
     /// Returns the ranges of the `chosen` parameters in the memory of a bucket: buffer index (0 for the parameters,
     /// then the slots of the optimizer) and elements.
-    pub(super) fn parts_of(&self, plan: &Plan, bucket: usize, chosen: &[bool]) -> Vec<(usize, Range<usize>)> {
+    pub(super) fn parts_of(
+        &self,
+        plan: &ModelPlan,
+        bucket: usize,
+        chosen: &[bool],
+    ) -> Vec<(usize, Range<usize>)> {
         let members = plan.buckets()[bucket].members.iter().filter(|(index, _)| chosen[*index]);
         let members: Vec<&(usize, Range<usize>)> = members.collect();
         if members.is_empty() {
@@ -278,7 +288,7 @@ impl Replica {
 fn kept_apart(parameters: &Buffer, slots: &[Buffer], parts: &[(usize, Range<usize>)]) -> Result<Vec<Buffer>> {
     let copy = |(buffer, range): &(usize, Range<usize>)| {
         let from = buffer.checked_sub(1).map_or(parameters, |slot| &slots[slot]);
-        let copy = from.beside(from.dtype(), range.len())?;
+        let copy = from.zeroed_same_device(from.dtype(), range.len())?;
         copy.write_all()?.copy_from(&from.read(range.clone())?)?;
         Ok(copy)
     };

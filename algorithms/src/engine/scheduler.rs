@@ -1,6 +1,6 @@
 //! The training thread's handle of the communication thread.
 
-use super::runner::{Call, Done, HookRunner, PLUGIN, Request, Requests};
+use super::runner::{FinishedBucket, HookRunner, PLUGIN, Requests, RunnerCall, RunnerRequest};
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded, unbounded};
 use hexagram_logical::runtime::{self, Thread};
 use hexagram_logical::{Communicator, Error, Result, drive};
@@ -12,7 +12,7 @@ use std::task::Poll;
 
 pub(super) struct Scheduler {
     requests: Requests,
-    done: Receiver<Done>,
+    done: Receiver<FinishedBucket>,
     thread: Option<Thread>,
 }
 
@@ -54,7 +54,7 @@ impl Scheduler {
     }
 
     /// Waits for the next bucket that is done. Bounded by the deadlines of its operations.
-    pub(super) fn wait(&self) -> Done {
+    pub(super) fn wait(&self) -> FinishedBucket {
         receive(&self.done).unwrap_or_else(|_| Err(died()))
     }
 
@@ -77,7 +77,7 @@ impl Scheduler {
         let (answered, answer) = bounded(1);
         let kept = Arc::new(Mutex::new(None));
         let outcome = Arc::clone(&kept);
-        let call: Call = Box::new(move |runner| {
+        let call: RunnerCall = Box::new(move |runner| {
             Box::pin(async move {
                 *lock(&outcome) = Some(work(runner).await?);
                 // The caller is waiting for it.
@@ -85,7 +85,7 @@ impl Scheduler {
                 Ok(())
             })
         });
-        self.requests.send(Request::Call(call))?;
+        self.requests.send(RunnerRequest::Call(call))?;
         // A channel of the result type would be compiled for each type.
         let answer = receive(&answer).ok().and_then(|()| lock(&kept).take());
         answer.ok_or_else(|| self.wait().err().unwrap_or_else(died))

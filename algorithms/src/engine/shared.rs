@@ -1,10 +1,10 @@
 //! State that replicas share besides gradients: the buffers of the model before a pass, and the average of the
 //! parameters at the end.
 
-use super::hooks::Results;
+use super::hooks::PassContents;
 use super::options::Buffers;
 use super::{DataParallel, hooks};
-use crate::bytes::from_bytes;
+use crate::host_copy::from_bytes;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
@@ -91,7 +91,7 @@ impl DataParallel {
 
     /// Fails if an algorithm still waits for the step of the last pass.
     pub(super) fn stepped_with_last(&self) -> Result<()> {
-        let unused = hooks::lock(&self.backward).results() == Results::Synchronized;
+        let unused = hooks::lock(&self.backward).results() == PassContents::Synchronized;
         if unused && self.algorithm.needs().parameters {
             let what = format!("{} waits for the step that follows the last pass", self.algorithm.name());
             return Err(Error::usage(what, "call step or stepped after every finish"));

@@ -15,10 +15,10 @@
 //! algorithm/<bucket>/<field>             the fields that the algorithm declares in `checkpoint`
 //! ```
 
-use super::hooks::Results;
-use super::plan::{Layout, Plan, wide};
+use super::hooks::PassContents;
+use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};
@@ -120,7 +120,7 @@ impl DataParallel {
             }
         }
         if self.started {
-            let Layout { order, members, counts } = plan.layout();
+            let PlanLayout { order, members, counts } = plan.layout();
             record.put("plan/order", &order)?;
             record.put("plan/members", &members)?;
             record.put("plan/counts", &counts)?;
@@ -194,7 +194,7 @@ impl DataParallel {
         if backward.is_open() {
             return refuse("within a backward pass");
         }
-        if backward.results() != Results::None {
+        if backward.results() != PassContents::None {
             return refuse("between a backward pass and its step");
         }
         if self.present.evaluation > 0 {
@@ -219,7 +219,7 @@ impl DataParallel {
     }
 
     /// Returns the plan of a record that fits this engine, if it has one.
-    fn fitting(&self, record: &Record, saver: Saver) -> Result<Option<Plan>> {
+    fn fitting(&self, record: &Record, saver: Saver) -> Result<Option<ModelPlan>> {
         let own = self.facts();
         let same: &[&str] =
             if saver == Saver::SameRank { &["algorithm", "ranks", "rank"] } else { &["algorithm"] };
@@ -254,14 +254,14 @@ impl DataParallel {
             Ok(_) => {
                 let order = record.get("plan/order")?;
                 let members = record.get("plan/members")?;
-                let layout = Layout { order, members, counts: record.get("plan/counts")? };
+                let layout = PlanLayout { order, members, counts: record.get("plan/counts")? };
                 backward.plan().with_layout(&layout).map(Some)
             }
         }
     }
 
     /// Fails unless the record has exactly the parameters and optimizer slots of the engine.
-    fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
+    fn has_all_memories(&self, record: &Record, plan: &ModelPlan) -> Result<()> {
         let mut expected = 0;
         for kept in self.replica.borrow().memories(plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
@@ -285,7 +285,7 @@ impl DataParallel {
         Ok(())
     }
 
-    fn put_in(&mut self, record: &mut Record, plan: Option<Plan>, saver: Saver) -> Result<()> {
+    fn put_in(&mut self, record: &mut Record, plan: Option<ModelPlan>, saver: Saver) -> Result<()> {
         self.settle()?;
         let old = hooks::lock(&self.backward).plan().clone();
         for kept in self.replica.get_mut().memories(&old)? {
@@ -335,7 +335,7 @@ fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
 }
 
 /// Returns the parameters of the model, one per line.
-fn model(plan: &Plan) -> String {
+fn model(plan: &ModelPlan) -> String {
     let line = |parameter: &super::Parameter| {
         format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))
     };

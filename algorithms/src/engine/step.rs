@@ -1,10 +1,10 @@
 //! A step: forward pass, backward pass, optimizer, and the hooks of the algorithm around them.
 
-use super::hooks::{self, Results};
-use super::runner::{Memory, Request};
-use super::stage::Stage;
+use super::hooks::{self, PassContents};
+use super::runner::{BucketTransfer, RunnerRequest};
+use super::stage::HookStage;
 
-use super::fit::check_is_free;
+use super::compatibility::check_is_free;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::plugin::StepInfo;
@@ -40,7 +40,7 @@ impl DataParallel {
 
     pub(super) fn begin_forward(&mut self) -> Result<()> {
         if !self.forwarded {
-            self.hand_over(Stage::Forward, false)?;
+            self.hand_over(HookStage::Forward, false)?;
             self.forwarded = true;
             self.unsettled = true;
         }
@@ -90,7 +90,7 @@ impl DataParallel {
     /// the communication. Ranks cannot continue after an error.
     pub fn finish(&mut self) -> Result<()> {
         let outcome = self.finish_pass(self.options.unused);
-        let ends_step = hooks::lock(&self.backward).results() != Results::None;
+        let ends_step = hooks::lock(&self.backward).results() != PassContents::None;
         self.enter(if ends_step { Kind::Optimizer } else { Kind::Between });
         self.checked(outcome)
     }
@@ -126,7 +126,7 @@ impl DataParallel {
         }
         if held {
             if self.clip_before()? {
-                hooks::lock(&self.backward).set_results(Results::Overflowed);
+                hooks::lock(&self.backward).set_results(PassContents::Overflowed);
                 return Ok(None);
             }
             sent = hooks::lock(&self.backward).send_all()?;
@@ -143,14 +143,14 @@ impl DataParallel {
         let overflow = scaler.undo(comm, &backward.buffers()?)?;
         scaler.update(overflow)?;
         if overflow {
-            backward.set_results(Results::Overflowed);
+            backward.set_results(PassContents::Overflowed);
         }
         Ok(overflow)
     }
 
     /// Returns true if the last pass has overflowed.
     pub(super) fn overflowed(&self) -> bool {
-        hooks::lock(&self.backward).results() == Results::Overflowed
+        hooks::lock(&self.backward).results() == PassContents::Overflowed
     }
 
     /// Makes one step of the engine optimizer with the gradients of the last pass, and runs the hook of the algorithm
@@ -256,9 +256,9 @@ impl DataParallel {
         let buckets = backward.plan().buckets().len();
         drop(backward);
         match results {
-            Results::None => Err(Error::usage("no gradients are synchronized", "call finish first")),
-            Results::Overflowed => Ok(()),
-            Results::Synchronized => {
+            PassContents::None => Err(Error::usage("no gradients are synchronized", "call finish first")),
+            PassContents::Overflowed => Ok(()),
+            PassContents::Synchronized => {
                 let mut here = self.pending.get_mut().step(self.present, buckets).into_iter();
                 here.try_for_each(|bucket| self.optimize_bucket(bucket, self.present))
             }
@@ -313,7 +313,7 @@ impl DataParallel {
         if self.pending.get_mut().is_empty() {
             self.metrics = self.collected.take();
         }
-        hooks::lock(&self.backward).set_results(Results::None);
+        hooks::lock(&self.backward).set_results(PassContents::None);
         self.enter(Kind::Between);
         self.tune()
     }
@@ -324,40 +324,45 @@ impl DataParallel {
             return Ok(());
         }
         if !self.overlaps_forward() {
-            return self.run(Stage::Step);
+            return self.run(HookStage::Step);
         }
         if self.algorithm.written().after_step {
-            let handed = self.hand_over(Stage::Step, true)?;
+            let handed = self.hand_over(HookStage::Step, true)?;
             self.pending.get_mut().await_hooks(handed);
         }
         Ok(())
     }
 
     /// Runs a hook on all buckets, between backward passes, and waits for it.
-    pub(super) fn run(&mut self, stage: Stage) -> Result<()> {
+    pub(super) fn run(&mut self, stage: HookStage) -> Result<()> {
         let handed = self.hand_over(stage, true)?;
         self.take_back_all(handed)
     }
 
     /// Hands over the parameters of all buckets, with or without their gradients.
-    fn hand_over(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
+    fn hand_over(&mut self, stage: HookStage, gradients: bool) -> Result<usize> {
         let mut backward = hooks::lock(&self.backward);
         let buckets = backward.plan().buckets().len();
-        if stage == Stage::Forward && !self.algorithm.needs().parameters {
+        if stage == HookStage::Forward && !self.algorithm.needs().parameters {
             return Ok(0);
         }
         // The communication thread still has the parameters from the hooks before the forward pass.
-        let parameters = stage != Stage::Evaluate && self.algorithm.needs().parameters;
-        let slots = stage == Stage::Step && self.algorithm.reads_slots();
+        let parameters = stage != HookStage::Evaluate && self.algorithm.needs().parameters;
+        let slots = stage == HookStage::Step && self.algorithm.reads_slots();
         let mut replica = self.replica.borrow_mut();
         for bucket in 0..buckets {
-            let memory = Memory {
+            let memory = BucketTransfer {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: replica.lend(bucket, parameters)?,
                 slots: if slots { replica.lend_slots(bucket) } else { None },
                 overflowed: false,
             };
-            self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
+            self.scheduler.requests().send(RunnerRequest::Hook {
+                stage,
+                bucket,
+                memory,
+                present: self.present,
+            })?;
         }
         Ok(buckets)
     }
@@ -371,7 +376,7 @@ impl DataParallel {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
         if memory.overflowed {
-            hooks::lock(&self.backward).set_results(Results::Overflowed);
+            hooks::lock(&self.backward).set_results(PassContents::Overflowed);
         }
         if let Some(gradients) = memory.gradients {
             hooks::lock(&self.backward).take_back(bucket, gradients);

@@ -3,7 +3,7 @@
 use super::traced::OpenTrace;
 use super::{DataParallel, hooks};
 use crate::plugin::StepInfo;
-use crate::trace::{Clock, Kind, Recorded, Recorder, Timeline, Trace, align, gather};
+use crate::trace::{Kind, RankRecords, Recorder, Timeline, Trace, TraceClock, align, gather};
 use hexagram_logical::device::Timestamp;
 use hexagram_logical::{Error, Queue, Result};
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ impl Tracing<'_> {
         self.0.checked_with(DataParallel::complete)?;
         // A device sets its clock at the first timestamp, best while it is idle.
         drop(self.0.queues.of(0).timestamp());
-        let clock = Clock::start();
+        let clock = TraceClock::start();
         let first = align(&self.0.comm, &clock);
         let first = self.0.checked(first)?;
         self.0.scheduler.call(async move |runner| {
@@ -95,7 +95,7 @@ impl Tracing<'_> {
         let limit = self.0.comm.world().deadline() / 4;
         training.settle(limit);
         communication.settle(limit);
-        let recorded = Recorded { clock, training, communication, first };
+        let recorded = RankRecords { clock, training, communication, first };
         let gathered = gather(&self.0.comm, recorded);
         let ranks = self.0.checked(gathered)?;
         let algorithm = self.0.algorithm.name().to_owned();

@@ -1,6 +1,6 @@
 //! The training thread's records of the current trace.
 
-use crate::trace::{Clock, Offset, Stamps, Timeline};
+use crate::trace::{Offset, Stamps, Timeline, TraceClock};
 use std::cell::RefCell;
 
 /// Recording of this rank, and the timestamps of its framework.
@@ -14,7 +14,7 @@ pub(super) struct Traced {
 
 /// The training thread's part of the current trace.
 pub(super) struct OpenTrace {
-    pub(super) clock: Clock,
+    pub(super) clock: TraceClock,
     pub(super) timeline: Timeline,
     /// Offsets of the clocks of all ranks at the beginning, on rank 0.
     pub(super) first: Vec<Offset>,

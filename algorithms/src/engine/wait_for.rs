@@ -22,7 +22,7 @@
 //! Sources: Peng et al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler),
 //! SOSP 2019; Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3), SysML 2019.
 
-use super::pending::Pending;
+use super::pending_buckets::PendingBuckets;
 use super::{DataParallel, Overlap, hooks};
 use crate::trace::Kind;
 use hexagram_logical::Result;
@@ -85,7 +85,7 @@ impl DataParallel {
             return Ok(());
         }
         self.bring_all()?;
-        *self.pending.get_mut() = Pending::default();
+        *self.pending.get_mut() = PendingBuckets::default();
         self.metrics = self.collected.take();
         Ok(())
     }

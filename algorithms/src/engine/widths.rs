@@ -24,7 +24,7 @@ pub(super) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result
     if wide.dtype() == dtype {
         return Ok(wide);
     }
-    let narrow = from.beside(dtype, wide.len())?;
+    let narrow = from.zeroed_same_device(dtype, wide.len())?;
     let converted = narrow.write_all()?.encode(&half(dtype), &wide, 0)?;
     converted.map_err(|refusal| {
         Error::usage(refusal.to_string(), "report it as a bug: 16 bits hold any number")

@@ -41,7 +41,7 @@ use crate::plugin::{Combine, Context, Fields};
 use hexagram_logical::codec::{Codec, any_codec};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Mixing, Schedule, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Above, Options, Or, above, or};
+use hexagram_logical::options_text::{GreaterThan, Options, Or, above, or};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::Arc;
 
@@ -178,7 +178,7 @@ pub(crate) fn codec_fields(
 }
 
 /// Returns the values of γ: a step, or `auto` to measure it.
-pub(crate) fn consensus() -> Or<Above<f64>> {
+pub(crate) fn consensus() -> Or<GreaterThan<f64>> {
     or("auto", above(0.0).up_to(1.0))
 }
 

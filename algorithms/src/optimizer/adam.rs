@@ -13,12 +13,12 @@
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
-use crate::real::Real;
+use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module};
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use std::sync::Arc;
 
 /// Modules of the steps of Adam and AdamW.
@@ -54,8 +54,8 @@ impl<const DECOUPLED: bool> Default for AdaptiveMoments<DECOUPLED> {
     }
 }
 
-impl<const DECOUPLED: bool> Spelled for AdaptiveMoments<DECOUPLED> {
-    fn word(&self) -> &'static str {
+impl<const DECOUPLED: bool> NamedOptions for AdaptiveMoments<DECOUPLED> {
+    fn keyword(&self) -> &'static str {
         if DECOUPLED { "adamw" } else { "adam" }
     }
 
@@ -89,7 +89,7 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
 
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
-            let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
+            let direction = AdamDirection::new((self.beta1, self.beta2), self.epsilon, update.step);
             update.step_elements(|section, rate| {
                 let decay = self.weight_decay * section.weight_decay;
                 let decay = T::of(if DECOUPLED { 1.0 - rate * decay } else { decay });
@@ -102,18 +102,18 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
 /// Step of Adam or AdamW on some elements.
 #[derive(Debug)]
 pub(super) struct AdamStep<T, const DECOUPLED: bool> {
-    pub(super) direction: Direction<T>,
+    pub(super) direction: AdamDirection<T>,
     pub(super) rate: T,
     /// Adam: weight of the parameter in the gradient. AdamW: factor of the parameter.
     pub(super) decay: T,
 }
 
 #[cfg(feature = "cuda")]
-impl<T: Real> AdamStep<T, true> {
+impl<T: FloatExt> AdamStep<T, true> {
     /// Returns the launch that steps `len` elements from these starts in the operands: gradients, parameters and both
     /// moments.
     pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
-        let Entry { name, scalars, .. } = self.entry();
+        let KernelEntry { name, scalars, .. } = self.entry();
         let operand = |(operand, start)| Argument::OperandAt(operand, start * size_of::<T>());
         let operands = starts.into_iter().enumerate().map(operand);
         let arguments = operands.chain([Argument::U64(len as u64)]).chain(scalars);
@@ -121,7 +121,7 @@ impl<T: Real> AdamStep<T, true> {
     }
 }
 
-impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUPLED> {
+impl<T: FloatExt, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUPLED> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
         let moments = first.iter_mut().zip(second);
@@ -132,13 +132,13 @@ impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUP
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         const NAMES: [[&str; 2]; 2] =
             [["adam_step_f32", "adam_step_f64"], ["adamw_step_f32", "adamw_step_f64"]];
         let own = [self.rate, self.decay].map(T::argument);
         let scalars = own.into_iter().chain(self.direction.arguments()).collect();
         let which = usize::from(DECOUPLED);
-        Entry { module: &MODULES[which], name: name_for::<T>(NAMES[which]), scalars }
+        KernelEntry { module: &MODULES[which], name: name_for::<T>(NAMES[which]), scalars }
     }
 }
 
@@ -158,7 +158,7 @@ pub(super) fn moment_fields(
 
 /// Direction of Adam in one step, in the type of the parameters, which [`Adam`] and related optimizers share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Direction<T> {
+pub(super) struct AdamDirection<T> {
     beta1: T,
     take1: T,
     beta2: T,
@@ -168,11 +168,11 @@ pub(super) struct Direction<T> {
     epsilon: T,
 }
 
-impl<T: Real> Direction<T> {
+impl<T: FloatExt> AdamDirection<T> {
     /// Creates the direction with decays β₁ and β₂ and constant ε, after `step` steps.
     pub(super) fn new((beta1, beta2): (f64, f64), epsilon: f64, step: u64) -> Self {
         let t = (step + 1) as f64;
-        Direction {
+        AdamDirection {
             beta1: T::of(beta1),
             take1: T::of(1.0 - beta1),
             beta2: T::of(beta2),
@@ -194,7 +194,7 @@ impl<T: Real> Direction<T> {
     /// Returns the arguments for `DIRECTION` in `physical/cuda/direction.cuh`.
     #[cfg(feature = "cuda")]
     pub(super) fn arguments(&self) -> [Argument; 7] {
-        let Direction { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;
+        let AdamDirection { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;
         [beta1, take1, beta2, take2, unbias, root, epsilon].map(T::argument)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Adam, AdamW, Lamb, Lars, Lion, Muon, Optimizer, Sgd};
 use hexagram_logical::Result;
-use hexagram_logical::spelling::Catalogue;
+use hexagram_logical::options_text::Catalogue;
 use std::sync::Arc;
 
 /// Returns the catalogue of the built-in optimizers, with their defaults.

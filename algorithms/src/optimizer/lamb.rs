@@ -11,11 +11,11 @@
 //! 1904.00962), with φ(z) = z. The authors' code does not scale vectors (biases and norms). State: m and v, two
 //! elements per parameter.
 
-use super::adam::{Direction, SLOTS, moment_fields};
+use super::adam::{AdamDirection, SLOTS, moment_fields};
 use super::{Optimizer, Update, checked, with_float};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{name_for, runs};
-use crate::real::{Real, norm};
+use crate::float_ext::{FloatExt, norm};
 use hexagram_logical::Result;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
@@ -23,7 +23,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program}
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::sums::Sums;
 use hexagram_logical::device::{Kernel, Operands};
-use hexagram_logical::spelling::{Options, Spelled, truth};
+use hexagram_logical::options_text::{NamedOptions, Options, truth};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ impl Default for Lamb {
     }
 }
 
-impl Spelled for Lamb {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Lamb {
+    fn keyword(&self) -> &'static str {
         "lamb"
     }
 
@@ -87,8 +87,8 @@ impl Optimizer for Lamb {
 
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
-            let direction = Direction::<T>::new((self.beta1, self.beta2), self.epsilon, update.step);
-            let tensors = update.by_tensor(|section, tensor, rate| AsLong {
+            let direction = AdamDirection::<T>::new((self.beta1, self.beta2), self.epsilon, update.step);
+            let tensors = update.by_tensor(|section, tensor, rate| TrustRatioStep {
                 elements: tensor.elements.clone(),
                 rate,
                 decay: T::of(self.weight_decay * section.weight_decay),
@@ -102,13 +102,13 @@ impl Optimizer for Lamb {
 /// The LAMB step on a bucket.
 #[derive(Debug)]
 struct LambStep<T> {
-    direction: Direction<T>,
-    tensors: Vec<AsLong<T>>,
+    direction: AdamDirection<T>,
+    tensors: Vec<TrustRatioStep<T>>,
 }
 
 /// Step of one tensor.
 #[derive(Debug)]
-struct AsLong<T> {
+struct TrustRatioStep<T> {
     elements: Range<usize>,
     rate: f64,
     decay: T,
@@ -116,12 +116,12 @@ struct AsLong<T> {
     scaled: bool,
 }
 
-impl<T: Real> Kernel for LambStep<T> {
+impl<T: FloatExt> Kernel for LambStep<T> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let ([gradients], [parameters, first, second]) = operands.all::<T, 1, 3>()?;
         let mut directions: Vec<T> = Vec::new();
         widest(|| {
-            for AsLong { elements, rate, decay, scaled } in &self.tensors {
+            for TrustRatioStep { elements, rate, decay, scaled } in &self.tensors {
                 let at = || elements.clone();
                 let moments = first[at()].iter_mut().zip(&mut second[at()]);
                 let each = parameters[at()].iter().zip(&gradients[at()]).zip(moments);
@@ -161,7 +161,7 @@ impl<T: Real> Kernel for LambStep<T> {
 }
 
 /// Returns the quotient of two norms; 1 if one of them is 0.
-fn quotient<T: Real>(parameters: &[T], directions: &[T]) -> f64 {
+fn quotient<T: FloatExt>(parameters: &[T], directions: &[T]) -> f64 {
     let parameters = norm(parameters);
     let directions = norm(directions);
     if parameters > 0.0 && directions > 0.0 { parameters / directions } else { 1.0 }

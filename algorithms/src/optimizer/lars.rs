@@ -14,7 +14,7 @@
 use super::{Optimizer, Update, checked, with_float};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{name_for, runs};
-use crate::real::{Real, norm};
+use crate::float_ext::{FloatExt, norm};
 use hexagram_logical::Result;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
@@ -22,7 +22,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program}
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::sums::Sums;
 use hexagram_logical::device::{Kernel, Operands};
-use hexagram_logical::spelling::{Options, Spelled, above, truth};
+use hexagram_logical::options_text::{NamedOptions, Options, above, truth};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ impl Default for Lars {
     }
 }
 
-impl Spelled for Lars {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Lars {
+    fn keyword(&self) -> &'static str {
         "lars"
     }
 
@@ -134,7 +134,7 @@ struct InProportion {
     scaled: bool,
 }
 
-impl<T: Real> Kernel for LarsStep<T> {
+impl<T: FloatExt> Kernel for LarsStep<T> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let ([gradients], [parameters, slot]) = operands.all::<T, 1, 2>()?;
         let momentum = T::of(self.lars.momentum);
@@ -186,7 +186,7 @@ impl<T: Real> Kernel for LarsStep<T> {
 
 impl Lars {
     /// Returns the factor q of the learning rate of a tensor.
-    fn quotient<T: Real>(&self, parameters: &[T], gradients: &[T], decay: f64) -> f64 {
+    fn quotient<T: FloatExt>(&self, parameters: &[T], gradients: &[T], decay: f64) -> f64 {
         let parameters = norm(parameters);
         let gradients = norm(gradients);
         if parameters > 0.0 && gradients > 0.0 {

@@ -20,7 +20,7 @@
 //! Goyal et al., "Accurate, large minibatch SGD", 2017 (warm-up).
 
 use crate::plugin::check_option;
-use hexagram_logical::spelling::{Catalogue, Number, Options, Spelled, above};
+use hexagram_logical::options_text::{Catalogue, NamedOptions, Number, Options, above};
 use hexagram_logical::{Error, Result};
 use std::f64::consts::PI;
 use std::fmt;
@@ -136,12 +136,12 @@ impl LearningRate {
         let sound = self.base.is_finite() && self.base >= 0.0;
         check_option(sound, "the learning rate", &self.base, want)?;
         let mut own = *self;
-        Options::check(self.word(), |options| own.options(options))
+        Options::check(self.keyword(), |options| own.options(options))
     }
 }
 
-impl Spelled for LearningRate {
-    fn word(&self) -> &'static str {
+impl NamedOptions for LearningRate {
+    fn keyword(&self) -> &'static str {
         match self.schedule {
             RateSchedule::Constant => "constant",
             RateSchedule::Linear { .. } => "linear",
@@ -156,7 +156,7 @@ impl Spelled for LearningRate {
         options.field("base", base, 0.0.., "largest learning rate")?;
         let is_cycle = matches!(schedule, RateSchedule::OneCycle { .. });
         if is_cycle {
-            options.insist(*warmup == 0, "warmup", warmup, "0: the cycle has its own rise")?;
+            options.require(*warmup == 0, "warmup", warmup, "0: the cycle has its own rise")?;
         } else {
             options.field("warmup", warmup, .., "steps in which the rate rises to its base")?;
             options.field("start", start, 0.0..=1.0, "factor in the first step of the warm-up")?;
@@ -169,7 +169,7 @@ impl fmt::Display for LearningRate {
     /// Writes the spelling with all options; a constant rate without warm-up as a number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self == LearningRate::from(self.base) {
-            true => f.write_str(&self.base.word()),
+            true => f.write_str(&self.base.to_text()),
             false => self.full().fmt(f),
         }
     }
@@ -215,7 +215,7 @@ impl RateSchedule {
             RateSchedule::Constant => Ok(()),
             RateSchedule::Linear { steps, end } | RateSchedule::Cosine { steps, end } => {
                 options.field("steps", steps, .., long)?;
-                options.insist(*steps > warmup, "steps", steps, "more than those of the warm-up")?;
+                options.require(*steps > warmup, "steps", steps, "more than those of the warm-up")?;
                 options.field("end", end, 0.0.., "factor at the end")
             }
             RateSchedule::Step { every, factor } => {
@@ -230,7 +230,7 @@ impl RateSchedule {
                     above(0.0).below(1.0),
                     "share of the steps in which the rate rises",
                 )?;
-                options.insist(*rise * *steps as f64 > 1.0, "steps", steps, "more than 1 / rise")?;
+                options.require(*rise * *steps as f64 > 1.0, "steps", steps, "more than 1 / rise")?;
                 options.field("start", start, 0.0..=1.0, "factor in the first step")?;
                 options.field("end", end, 0.0..=1.0, "factor in the last step")
             }

@@ -14,12 +14,12 @@
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
-use crate::real::Real;
+use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
@@ -42,8 +42,8 @@ impl Default for Lion {
     }
 }
 
-impl Spelled for Lion {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Lion {
+    fn keyword(&self) -> &'static str {
         "lion"
     }
 
@@ -96,7 +96,7 @@ struct BySign<T> {
     decay: [T; 2],
 }
 
-impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
+impl<T: FloatExt> Elementwise<T, 1, 2> for BySign<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
         for ((x, g), m) in parameters.iter_mut().zip(gradients).zip(momentum) {
@@ -107,16 +107,16 @@ impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [&[self.rate, self.keep], &self.weight, &self.decay];
         let scalars = scalars.into_iter().flatten().map(|scalar| scalar.argument()).collect();
-        Entry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }
     }
 }
 
 /// Returns a size with the sign of another number; 0 if that is zero.
 #[inline]
-fn signed<T: Real>(size: T, of: T) -> T {
+fn signed<T: FloatExt>(size: T, of: T) -> T {
     if of > T::ZERO {
         size
     } else if of < T::ZERO {

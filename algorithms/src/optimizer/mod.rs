@@ -44,10 +44,10 @@ pub(crate) use crate::plugin::with_float;
 pub(crate) use group::{check_names, sections};
 
 use crate::elementwise::{self, Elementwise};
+use crate::float_ext::FloatExt;
 use crate::plugin::{StepForm, Tensor};
-use crate::real::Real;
 use hexagram_logical::device::Kernel;
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ pub struct Update<'a> {
 impl Update<'_> {
     /// Steps every element separately, with the step that `rule` returns for its section and learning rate. Writes `W`
     /// runs: the parameters and all slots.
-    fn step_elements<T: Real, E: Elementwise<T, 1, W>, const W: usize>(
+    fn step_elements<T: FloatExt, E: Elementwise<T, 1, W>, const W: usize>(
         self,
         rule: impl Fn(&Section, f64) -> E,
     ) -> Result<()> {
@@ -185,7 +185,7 @@ impl Update<'_> {
     }
 
     /// Runs a kernel that reads the gradients, and writes the parameters and all slots, tensor by tensor.
-    fn run<T: Real, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
+    fn run<T: FloatExt, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
         let written: [&Buffer; W] = self.written()?;
         let len = elementwise::alike::<T>(&[self.gradients], &written)?;
         elementwise::within(len, self.tensors.iter().map(|tensor| &tensor.elements))?;
@@ -200,9 +200,9 @@ impl Update<'_> {
 }
 
 /// Fails if an option of an optimizer is out of range.
-fn checked(optimizer: &impl Spelled) -> Result<()> {
+fn checked(optimizer: &impl NamedOptions) -> Result<()> {
     let mut own = optimizer.clone();
-    Options::check(optimizer.word(), |options| own.options(options))
+    Options::check(optimizer.keyword(), |options| own.options(options))
 }
 
 fn strange_slots(named: usize, given: usize) -> Error {

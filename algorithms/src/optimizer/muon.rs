@@ -22,18 +22,18 @@
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
 
-use super::adam::{AdamStep, Direction, SLOTS};
+use super::adam::{AdamDirection, AdamStep, SLOTS};
 use super::group::matches;
 use super::newton_schulz::orthogonalize;
 use super::{AdamW, Optimizer, Update, checked, with_float};
 use crate::elementwise::{self, Elementwise};
+use crate::float_ext::FloatExt;
 use crate::plugin::Tensor;
-use crate::real::Real;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::Program;
 use hexagram_logical::device::{Kernel, Operands};
+use hexagram_logical::options_text::{NamedOptions, Options, one_of, part, truth};
 use hexagram_logical::runtime::Work;
-use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
 use hexagram_logical::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl Default for Muon {
     }
 }
 
-impl Spelled for Muon {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Muon {
+    fn keyword(&self) -> &'static str {
         "muon"
     }
 
@@ -136,20 +136,22 @@ impl Muon {
         tensor.matrix().filter(|_| !excepted())
     }
 
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
+    fn step_in<T: FloatExt>(&self, update: Update<'_>) -> Result<()> {
         let rest = self.rest;
-        let direction = Direction::new((rest.beta1, rest.beta2), rest.epsilon, update.step);
+        let direction = AdamDirection::new((rest.beta1, rest.beta2), rest.epsilon, update.step);
         let tensors = update.by_tensor(|section, tensor, rate| {
             let keep = |decay: f64| T::of(1.0 - rate * decay * section.weight_decay);
             let rule = match self.matrix(tensor) {
-                Some(shape) => Rule::Matrix(Matrix {
+                Some(shape) => TensorRule::Matrix(MatrixStep {
                     shape,
                     rate: T::of(rate * self.factor(shape)),
                     keep: keep(self.weight_decay),
                 }),
-                None => {
-                    Rule::Other(AdamStep { direction, rate: T::of(rate), decay: keep(rest.weight_decay) })
-                }
+                None => TensorRule::Other(AdamStep {
+                    direction,
+                    rate: T::of(rate),
+                    decay: keep(rest.weight_decay),
+                }),
             };
             (tensor.elements.clone(), rule)
         });
@@ -160,11 +162,11 @@ impl Muon {
     }
 
     /// Runs a step on the buffers of a bucket; its second slot contains nothing for matrices.
-    fn run<T: Real>(&self, kernel: MuonStep<T>, update: &Update<'_>) -> Result<()> {
+    fn run<T: FloatExt>(&self, kernel: MuonStep<T>, update: &Update<'_>) -> Result<()> {
         let written @ [parameters, first, second] = update.written()?;
         let len = elementwise::alike::<T>(&[update.gradients], &[parameters, first])?;
         elementwise::within(len, update.tensors.iter().map(|tensor| &tensor.elements))?;
-        let others = kernel.tensors.iter().filter(|(_, rule)| matches!(rule, Rule::Other(_)));
+        let others = kernel.tensors.iter().filter(|(_, rule)| matches!(rule, TensorRule::Other(_)));
         let others: usize = others.map(|(elements, _)| elements.len()).sum();
         if elementwise::alike::<T>(&[second], &[])? < others {
             let what = format!("{others} elements have a {} of {}", SLOTS[1], second.len());
@@ -205,28 +207,28 @@ struct MuonStep<T> {
     take: T,
     nesterov: bool,
     rounds: u32,
-    tensors: Vec<(Range<usize>, Rule<T>)>,
+    tensors: Vec<(Range<usize>, TensorRule<T>)>,
 }
 
 /// Rule of one tensor.
 #[derive(Debug)]
-enum Rule<T> {
+enum TensorRule<T> {
     /// Step of a matrix.
-    Matrix(Matrix<T>),
+    Matrix(MatrixStep<T>),
     /// Step by AdamW.
     Other(AdamStep<T, true>),
 }
 
 /// Step of a matrix, by its direction: `x ← keep · x − rate · O(d)`.
 #[derive(Debug)]
-struct Matrix<T> {
+struct MatrixStep<T> {
     /// Rows and columns.
     shape: (usize, usize),
     rate: T,
     keep: T,
 }
 
-impl<T: Real> Kernel for MuonStep<T> {
+impl<T: FloatExt> Kernel for MuonStep<T> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let ([gradients], [parameters, first, mut second]) = operands.all::<T, 1, 3>()?;
         for (elements, rule) in &self.tensors {
@@ -234,8 +236,8 @@ impl<T: Real> Kernel for MuonStep<T> {
             let m = &mut first[elements.clone()];
             let g = &gradients[elements.clone()];
             match rule {
-                Rule::Matrix(matrix) => self.matrix_step(matrix, x, m, g),
-                Rule::Other(rule) => {
+                TensorRule::Matrix(matrix) => self.matrix_step(matrix, x, m, g),
+                TensorRule::Other(rule) => {
                     let (v, others) = std::mem::take(&mut second).split_at_mut(elements.len());
                     second = others;
                     rule.run([g], [x, m, v]);
@@ -251,9 +253,9 @@ impl<T: Real> Kernel for MuonStep<T> {
     }
 }
 
-impl<T: Real> MuonStep<T> {
+impl<T: FloatExt> MuonStep<T> {
     /// Makes the step of a matrix.
-    fn matrix_step(&self, matrix: &Matrix<T>, parameters: &mut [T], momentum: &mut [T], gradients: &[T]) {
+    fn matrix_step(&self, matrix: &MatrixStep<T>, parameters: &mut [T], momentum: &mut [T], gradients: &[T]) {
         let MuonStep { decay, take, .. } = *self;
         let mut direction: Vec<T> = Vec::with_capacity(gradients.len());
         for (m, g) in momentum.iter_mut().zip(gradients) {

@@ -12,7 +12,7 @@
 //!
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with these coefficients.
 
-use crate::real::{Real, norm};
+use crate::float_ext::{FloatExt, norm};
 
 /// Coefficients a, b and c of the iteration.
 pub(super) const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
@@ -22,7 +22,7 @@ const LEAST_NORM: f64 = 1e-7;
 const ROWS_AT_A_TIME: usize = 64;
 
 /// Replaces a matrix, in row-major order, by one with the same singular vectors and singular values of about 1.
-pub(crate) fn orthogonalize<T: Real>(matrix: &mut [T], (rows, columns): (usize, usize), rounds: u32) {
+pub(crate) fn orthogonalize<T: FloatExt>(matrix: &mut [T], (rows, columns): (usize, usize), rounds: u32) {
     if rows > columns {
         let mut wide = transposed(matrix, (rows, columns));
         orthogonalize(&mut wide, (columns, rows), rounds);
@@ -46,7 +46,7 @@ pub(crate) fn orthogonalize<T: Real>(matrix: &mut [T], (rows, columns): (usize, 
 }
 
 /// Returns the transpose of a matrix of rows × columns.
-fn transposed<T: Real>(matrix: &[T], (rows, columns): (usize, usize)) -> Vec<T> {
+fn transposed<T: FloatExt>(matrix: &[T], (rows, columns): (usize, usize)) -> Vec<T> {
     let mut to = vec![T::ZERO; matrix.len()];
     for (row, elements) in matrix.chunks_exact(columns.max(1)).enumerate() {
         elements.iter().enumerate().for_each(|(column, x)| to[column * rows + row] = *x);
@@ -55,7 +55,7 @@ fn transposed<T: Real>(matrix: &[T], (rows, columns): (usize, usize)) -> Vec<T> 
 }
 
 /// Adds the product of two matrices to a third; the first has `inner` columns, and the second `inner` rows.
-fn add_product<T: Real>(left: &[T], right: &[T], inner: usize, to: &mut [T]) {
+fn add_product<T: FloatExt>(left: &[T], right: &[T], inner: usize, to: &mut [T]) {
     let Some(columns) = right.len().checked_div(inner).filter(|columns| *columns > 0) else { return };
     for start in (0..inner).step_by(ROWS_AT_A_TIME) {
         let block = start..inner.min(start + ROWS_AT_A_TIME);

@@ -12,13 +12,13 @@
 use super::{Optimizer, Section, Update, checked, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, name_for};
+use crate::elementwise::{KernelEntry, name_for};
+use crate::float_ext::FloatExt;
 use crate::plugin::StepForm;
-use crate::real::Real;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};
-use hexagram_logical::spelling::{Options, Spelled, truth};
+use hexagram_logical::options_text::{NamedOptions, Options, truth};
 use std::sync::Arc;
 
 /// Stochastic gradient descent: x ← x − γ u.
@@ -34,8 +34,8 @@ pub struct Sgd {
     pub weight_decay: f64,
 }
 
-impl Spelled for Sgd {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Sgd {
+    fn keyword(&self) -> &'static str {
         "sgd"
     }
 
@@ -45,7 +45,7 @@ impl Spelled for Sgd {
         options.field("nesterov", &mut self.nesterov, truth(), "whether the momentum looks ahead")?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")?;
         let fits = !self.nesterov || (self.momentum > 0.0 && self.dampening == 0.0);
-        options.insist(fits, "nesterov", &self.nesterov, "false, or a momentum above 0 and no dampening")
+        options.require(fits, "nesterov", &self.nesterov, "false, or a momentum above 0 and no dampening")
     }
 }
 
@@ -80,7 +80,7 @@ impl Optimizer for Sgd {
 
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
-            let along = |section: &Section, rate| Along::<T> {
+            let along = |section: &Section, rate| MomentumStep::<T> {
                 rate: T::of(rate),
                 decay: T::of(self.weight_decay * section.weight_decay),
             };
@@ -103,12 +103,12 @@ pub(super) static MODULE: Module = Module { name: "sgd", code: Code::Packed(hexa
 
 /// Step along the gradient on some elements.
 #[derive(Debug)]
-struct Along<T> {
+struct MomentumStep<T> {
     rate: T,
     decay: T,
 }
 
-impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
+impl<T: FloatExt> Elementwise<T, 1, 1> for MomentumStep<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters]: [&mut [T]; 1]) {
         let pairs = parameters.iter_mut().zip(gradients);
@@ -116,25 +116,25 @@ impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.rate, self.decay].map(T::argument).to_vec();
-        Entry { module: &MODULE, name: name_for::<T>(["sgd_plain_f32", "sgd_plain_f64"]), scalars }
+        KernelEntry { module: &MODULE, name: name_for::<T>(["sgd_plain_f32", "sgd_plain_f64"]), scalars }
     }
 }
 
 /// Step along the momentum on some elements.
 #[derive(Debug)]
 struct AlongMomentum<T> {
-    along: Along<T>,
+    along: MomentumStep<T>,
     momentum: T,
     take: T,
     nesterov: bool,
 }
 
-impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
+impl<T: FloatExt> Elementwise<T, 1, 2> for AlongMomentum<T> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
-        let Along { rate, decay } = self.along;
+        let MomentumStep { rate, decay } = self.along;
         for ((x, g), u) in parameters.iter_mut().zip(gradients).zip(momentum) {
             let d = *g + decay * *x;
             *u = (self.momentum * *u + self.take * d).canonical();
@@ -143,9 +143,13 @@ impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let scalars = [self.along.rate, self.along.decay, self.momentum, self.take].map(T::argument);
         let scalars = scalars.into_iter().chain([Argument::U32(self.nesterov.into())]).collect();
-        Entry { module: &MODULE, name: name_for::<T>(["sgd_momentum_f32", "sgd_momentum_f64"]), scalars }
+        KernelEntry {
+            module: &MODULE,
+            name: name_for::<T>(["sgd_momentum_f32", "sgd_momentum_f64"]),
+            scalars,
+        }
     }
 }

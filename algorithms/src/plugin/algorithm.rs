@@ -1,8 +1,8 @@
 //! The plugin trait: the interface that an author of a distributed SGD variant implements.
 
-use crate::plugin::unwritten::{Unwritten, writes_slots_ready};
-use crate::plugin::{About, Bucket, Context, Fields, Slots, Written};
-use hexagram_logical::spelling::Options;
+use crate::plugin::hook_presence::{NotImplemented, writes_slots_ready};
+use crate::plugin::{About, Bucket, Context, Fields, ImplementedHooks, Slots};
+use hexagram_logical::options_text::Options;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 
@@ -130,7 +130,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// ```
     /// use hexagram::logical::Result;
-    /// use hexagram::logical::spelling::above;
+    /// use hexagram::logical::options_text::above;
     /// use hexagram::algorithms::Options;
     ///
     /// struct Pull {
@@ -226,7 +226,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         parameters: &Buffer,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Runs when a gradient is complete that is not the last of the step, of those that
@@ -243,7 +243,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Runs when the last gradient of the bucket is complete, summed over accumulating passes.
@@ -256,7 +256,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Runs after the backward pass, and after `gradients_ready` of this bucket.
@@ -269,7 +269,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Runs after the step of the engine optimizer, before [`after_step`](Self::after_step), with the optimizer state
@@ -317,7 +317,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         bucket: &mut Bucket,
         slots: &mut Slots,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Returns true if [`slots_ready`](Self::slots_ready) must be called: by default, if it is implemented. A wrapper
@@ -328,8 +328,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Returns the hooks around a step that must be called: by default, those that are implemented. A wrapper of
     /// another algorithm returns the value of the inner one.
-    fn written(&self) -> Written {
-        Written::of::<Self>()
+    fn written(&self) -> ImplementedHooks {
+        ImplementedHooks::of::<Self>()
     }
 
     /// Runs after the optimizer step.
@@ -342,7 +342,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Completes the background work: on return, no communication is in progress on any rank. All ranks call it, after
@@ -356,7 +356,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        Unwritten
+        NotImplemented
     }
 
     /// Returns the weight of the parameters of this replica in the mean of all; the weights have a mean of 1 over

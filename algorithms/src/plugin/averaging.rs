@@ -20,7 +20,7 @@
 use super::{Bucket, Context, Fields, check_f32};
 use hexagram_logical::codec::{self, Codec, LinearCodec, Properties, any_codec};
 use hexagram_logical::encoding::{AnyFeedback, Encoding, Feedback};
-use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values};
+use hexagram_logical::options_text::{Catalogues, Options, OptionsText, Values};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
@@ -180,14 +180,14 @@ impl AnyMeanCodec {
 impl Values<MeanCodec> for AnyMeanCodec {
     fn read(
         &self,
-        spelling: &Spelling,
+        spelling: &OptionsText,
         now: Option<&MeanCodec>,
         known: &Catalogues,
     ) -> Result<Option<MeanCodec>> {
-        if spelling.word() == Self::EXACT {
+        if spelling.name() == Self::EXACT {
             return Ok(spelling.arguments().is_empty().then_some(MeanCodec::Exact));
         }
-        if spelling.word() == Self::LOW_RANK {
+        if spelling.name() == Self::LOW_RANK {
             let mut rank = 2;
             let mut saving = 2.0;
             Options::read(spelling, known, |options| Self::factors(&mut rank, &mut saving, options))?;
@@ -200,11 +200,11 @@ impl Values<MeanCodec> for AnyMeanCodec {
         Ok(any_codec().read(spelling, now, known)?.map(MeanCodec::Encoded))
     }
 
-    fn write(&self, value: &MeanCodec) -> Spelling {
+    fn write(&self, value: &MeanCodec) -> OptionsText {
         match value {
-            MeanCodec::Exact => Spelling::of(Self::EXACT),
+            MeanCodec::Exact => OptionsText::of(Self::EXACT),
             MeanCodec::Encoded(codec) => any_codec().write(codec),
-            MeanCodec::Reduced(codec) => Spelling::of(codec.name()),
+            MeanCodec::Reduced(codec) => OptionsText::of(codec.name()),
             MeanCodec::LowRank { rank, saving } => {
                 let mut rank = *rank;
                 let mut saving = *saving;
@@ -213,9 +213,9 @@ impl Values<MeanCodec> for AnyMeanCodec {
         }
     }
 
-    fn holds(&self, value: &MeanCodec) -> Result<bool> {
+    fn accepts(&self, value: &MeanCodec) -> Result<bool> {
         match value {
-            MeanCodec::Encoded(codec) => any_codec().holds(codec),
+            MeanCodec::Encoded(codec) => any_codec().accepts(codec),
             MeanCodec::LowRank { rank, saving } => {
                 let mut rank = *rank;
                 let mut saving = *saving;

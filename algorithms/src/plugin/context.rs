@@ -1,6 +1,6 @@
 //! The context of a hook, in addition to the bucket: the ranks, the step, and arithmetic on buffers.
 
-use super::metrics::{Combine, Metrics};
+use super::metrics::{Combine, MetricsCollector};
 use super::ranks::Ranks;
 use hexagram_logical::codec::{Codec, LinearCodec, OneRound};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
@@ -17,7 +17,7 @@ pub struct Context {
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: MetricsCollector,
     /// Queue of the memory of the bucket, and its number of elements.
     pub(crate) queue: Queue,
     pub(crate) elements: usize,
@@ -218,7 +218,7 @@ impl Context {
         if !weight.is_finite() || weight < 0.0 {
             return refuse(format!("rank {} has a weight of {weight} in a mean", self.rank()));
         }
-        let mut total = buffer.beside(DType::F64, 1)?;
+        let mut total = buffer.zeroed_same_device(DType::F64, 1)?;
         total.write_all()?.copy_from(&Buffer::from_slice(&[weight])?.read_all()?)?;
         self.mean(&mut total).await?;
         let total = total.host::<f64>()?[0];
@@ -406,7 +406,7 @@ impl Context {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn zeros_like(&self, buffer: &Buffer) -> Result<Buffer> {
-        buffer.beside(buffer.dtype(), buffer.len())
+        buffer.zeroed_same_device(buffer.dtype(), buffer.len())
     }
 
     /// Returns a copy of a buffer, on the same device.

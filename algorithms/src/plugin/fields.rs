@@ -3,7 +3,7 @@
 //! An algorithm declares each part of its state once; [`Fields`] copies it out or in. So the two directions cannot
 //! differ.
 
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use hexagram_logical::encoding::{Encoding, State};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 pub struct Fields {
     /// Prefix of the names that follow.
     prefix: String,
-    direction: Direction,
+    direction: SaveOrLoad,
 }
 
-enum Direction {
+enum SaveOrLoad {
     Saving(BTreeMap<String, Buffer>),
     Loading(BTreeMap<String, Buffer>),
 }
@@ -23,12 +23,12 @@ enum Direction {
 impl Fields {
     /// Creates fields that save parts.
     pub fn saving() -> Self {
-        Fields { prefix: String::new(), direction: Direction::Saving(BTreeMap::new()) }
+        Fields { prefix: String::new(), direction: SaveOrLoad::Saving(BTreeMap::new()) }
     }
 
     /// Creates fields that load these parts.
     pub fn loading(saved: BTreeMap<String, Buffer>) -> Self {
-        Fields { prefix: String::new(), direction: Direction::Loading(saved) }
+        Fields { prefix: String::new(), direction: SaveOrLoad::Loading(saved) }
     }
 
     /// Returns the saved parts.
@@ -37,8 +37,8 @@ impl Fields {
     /// [`Error::Usage`] if a part to load was not declared: it belongs to another algorithm.
     pub fn finish(self) -> Result<BTreeMap<String, Buffer>> {
         match self.direction {
-            Direction::Saving(saved) => Ok(saved),
-            Direction::Loading(rest) => match rest.keys().next() {
+            SaveOrLoad::Saving(saved) => Ok(saved),
+            SaveOrLoad::Loading(rest) => match rest.keys().next() {
                 None => Ok(rest),
                 Some(name) => {
                     Err(does_not_fit(format!("has `{name}`, which this algorithm does not declare")))
@@ -66,8 +66,8 @@ impl Fields {
     pub fn buffer(&mut self, name: &str, buffer: &mut Buffer) -> Result<()> {
         let name = format!("{}{name}", self.prefix);
         match &mut self.direction {
-            Direction::Saving(saved) => drop(saved.insert(name, on_host(&buffer.read_all()?)?)),
-            Direction::Loading(rest) => {
+            SaveOrLoad::Saving(saved) => drop(saved.insert(name, on_host(&buffer.read_all()?)?)),
+            SaveOrLoad::Loading(rest) => {
                 let Some(from) = rest.remove(&name) else {
                     return Err(does_not_fit(format!("has no `{name}`")));
                 };
@@ -121,12 +121,12 @@ impl Fields {
             fields.count("operations", &mut operations)?;
             let prefix = fields.prefix.clone();
             match &mut fields.direction {
-                Direction::Saving(saved) => {
+                SaveOrLoad::Saving(saved) => {
                     for (entry, buffer) in memory.entries() {
                         saved.insert(format!("{prefix}{entry}"), on_host(&buffer.read_all()?)?);
                     }
                 }
-                Direction::Loading(rest) => {
+                SaveOrLoad::Loading(rest) => {
                     let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
                         std::mem::take(rest).into_iter().partition(|(name, _)| name.starts_with(&prefix));
                     *rest = others;

@@ -1,10 +1,10 @@
 //! Type-erased algorithms, for the engine and the registry.
 
-use crate::plugin::unwritten::hook_on_parameters;
+use crate::plugin::hook_presence::hook_on_parameters;
 use crate::plugin::{
-    About, Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Slots, Trigram, Written,
+    About, Algorithm, Bucket, Clipping, Context, Fields, ImplementedHooks, Needs, Optimizers, Slots, Trigram,
 };
-use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
+use hexagram_logical::options_text::{Catalogues, NamedOptions, Options, OptionsText, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;
@@ -70,7 +70,7 @@ impl AnyAlgorithm {
     }
 
     /// Returns [`Algorithm::written`].
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> ImplementedHooks {
         self.0.written()
     }
 
@@ -90,7 +90,7 @@ impl AnyAlgorithm {
     }
 
     /// Returns the spelling with all options.
-    pub fn spelling(&self) -> Spelling {
+    pub fn spelling(&self) -> OptionsText {
         self.full()
     }
 
@@ -110,16 +110,16 @@ impl AnyAlgorithm {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for the name of another algorithm, an unknown
     /// option, or a value out of range.
-    pub fn with(&self, spelling: &Spelling) -> Result<Self> {
+    pub fn with(&self, spelling: &OptionsText) -> Result<Self> {
         self.with_known(spelling, &Catalogues::default())
     }
 
     /// Returns [`AnyAlgorithm::with`], with the codecs and graphs of these catalogues.
-    pub(crate) fn with_known(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
-        if spelling.word() != self.name() {
-            return Err(no_such("algorithm", spelling.word(), [self.name()]));
+    pub(crate) fn with_known(&self, spelling: &OptionsText, known: &Catalogues) -> Result<Self> {
+        if spelling.name() != self.name() {
+            return Err(no_such("algorithm", spelling.name(), [self.name()]));
         }
-        Spelled::with(self, spelling, known)
+        NamedOptions::with(self, spelling, known)
     }
 
     /// Checks the options.
@@ -127,7 +127,7 @@ impl AnyAlgorithm {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with option, value and range.
     pub fn check(&self) -> Result<()> {
-        Spelled::check(self)
+        NamedOptions::check(self)
     }
 
     /// Creates the handle of something that is not an [`Algorithm`], such as a wrapper of another.
@@ -156,8 +156,8 @@ impl AnyAlgorithm {
 }
 
 /// Declares the options of the algorithm.
-impl Spelled for AnyAlgorithm {
-    fn word(&self) -> &'static str {
+impl NamedOptions for AnyAlgorithm {
+    fn keyword(&self) -> &'static str {
         self.name()
     }
 
@@ -191,7 +191,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn about(&self) -> About;
     fn without_warm_up(&self) -> Option<AnyAlgorithm>;
     fn reads_slots(&self) -> bool;
-    fn written(&self) -> Written;
+    fn written(&self) -> ImplementedHooks;
     fn evaluations(&self, own_step: u64) -> u32;
     /// Returns the algorithm after [`Algorithm::options`] with this visitor.
     ///
@@ -219,7 +219,7 @@ impl<A: Algorithm> Erased for A {
         Algorithm::reads_slots(self)
     }
 
-    fn written(&self) -> Written {
+    fn written(&self) -> ImplementedHooks {
         Algorithm::written(self)
     }
 
@@ -244,7 +244,7 @@ impl<A: Algorithm> Erased for A {
     ) -> HookFuture<'a, Box<dyn Instance>> {
         Box::pin(async move {
             let state = self.state(context, bucket).await?;
-            Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
+            Ok(Box::new(TypedInstance { algorithm: self, state }) as Box<dyn Instance>)
         })
     }
 }
@@ -264,7 +264,7 @@ macro_rules! hooks {
             fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
         }
 
-        impl<A: Algorithm> Instance for Typed<A> {
+        impl<A: Algorithm> Instance for TypedInstance<A> {
             $(fn $hook<'a>(&'a mut self, context: &'a Context, $($argument: $of),*) -> HookFuture<'a> {
                 Box::pin(self.algorithm.$hook(context, &mut self.state, $($argument),*))
             })*
@@ -290,7 +290,7 @@ hooks! {
     settle(bucket: &'a mut Bucket);
 }
 
-struct Typed<A: Algorithm> {
+struct TypedInstance<A: Algorithm> {
     algorithm: Arc<A>,
     state: A::State,
 }

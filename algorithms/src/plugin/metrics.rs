@@ -19,17 +19,17 @@ pub enum Combine {
 
 /// Numbers with one name so far.
 #[derive(Debug, Clone, Copy)]
-struct Tally {
+struct CombinedMetric {
     rule: Combine,
     /// State of the rule: a sum, the largest number, or a sum of squares.
     kept: f64,
     count: u64,
 }
 
-impl Tally {
+impl CombinedMetric {
     fn new(rule: Combine) -> Self {
         let kept = if rule == Combine::Max { f64::NEG_INFINITY } else { 0.0 };
-        Tally { rule, kept, count: 0 }
+        CombinedMetric { rule, kept, count: 0 }
     }
 
     fn add(&mut self, value: f64) {
@@ -54,10 +54,10 @@ impl Tally {
 
 /// Collector of the metrics of a step, shared by all hooks of a rank.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Metrics(Arc<Mutex<BTreeMap<String, Tally>>>);
+pub(crate) struct MetricsCollector(Arc<Mutex<BTreeMap<String, CombinedMetric>>>);
 
-impl Metrics {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Tally>> {
+impl MetricsCollector {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, CombinedMetric>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl Metrics {
         let mut tallies = self.lock();
         let tally = match tallies.get_mut(name) {
             Some(tally) => tally,
-            None => tallies.entry(name.to_owned()).or_insert(Tally::new(rule)),
+            None => tallies.entry(name.to_owned()).or_insert(CombinedMetric::new(rule)),
         };
         if tally.rule != rule {
             let what = format!("the metric `{name}` is combined by {:?} and by {rule:?}", tally.rule);
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn combined(rule: Combine, values: &[f64]) -> f64 {
-        let metrics = Metrics::default();
+        let metrics = MetricsCollector::default();
         values.iter().for_each(|value| metrics.add("m", rule, *value).unwrap());
         metrics.take()["m"]
     }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn another_rule_for_a_name_is_refused_until_the_next_step() {
-        let metrics = Metrics::default();
+        let metrics = MetricsCollector::default();
         metrics.add("drift", Combine::Sum, 1.0).unwrap();
         let error = metrics.add("drift", Combine::Max, 1.0).unwrap_err().to_string();
         assert!(error.contains("`drift` is combined by Sum and by Max"), "{error}");

@@ -20,11 +20,11 @@ const EXCHANGES: usize = 16;
 
 /// Monotonic clock of one rank, in nanoseconds from the beginning of its trace.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock(Instant);
+pub(crate) struct TraceClock(Instant);
 
-impl Clock {
+impl TraceClock {
     pub(crate) fn start() -> Self {
-        Clock(runtime::now())
+        TraceClock(runtime::now())
     }
 
     pub(crate) fn now(&self) -> i64 {
@@ -48,7 +48,7 @@ pub(crate) struct Offset {
 }
 
 /// Measures the clock of every rank against that of rank 0, which gets the offsets, by rank. A collective call.
-pub(crate) fn align(comm: &Communicator, clock: &Clock) -> Result<Vec<Offset>> {
+pub(crate) fn align(comm: &Communicator, clock: &TraceClock) -> Result<Vec<Offset>> {
     if comm.rank() != 0 {
         for _ in 0..EXCHANGES {
             comm.blocking().recv(&mut [0i64], 0)?;
@@ -68,7 +68,7 @@ pub(crate) fn align(comm: &Communicator, clock: &Clock) -> Result<Vec<Offset>> {
     Ok(offsets)
 }
 
-fn exchange(comm: &Communicator, clock: &Clock, rank: usize) -> Result<Offset> {
+fn exchange(comm: &Communicator, clock: &TraceClock, rank: usize) -> Result<Offset> {
     let mut theirs = [0i64];
     let before = clock.now();
     comm.blocking().send(&[before], rank)?;
@@ -115,7 +115,7 @@ mod tests {
             let origin = runtime::now();
             // On its own clock, the trace of rank r began 250 ms earlier than that of the rank before.
             let skew = |rank: usize| Duration::from_millis(250) * rank as u32;
-            let clock = |rank: usize| Clock(origin.checked_sub(skew(rank)).unwrap());
+            let clock = |rank: usize| TraceClock(origin.checked_sub(skew(rank)).unwrap());
             let found = spawn(transport, 3, |comm| align(&comm, &clock(comm.rank()))).unwrap();
             assert!(found[1].is_empty() && found[2].is_empty());
             assert_eq!(found[0][0], Offset::default());

@@ -1,15 +1,15 @@
 //! The gathering of the spans of all ranks at rank 0.
 
 use super::RankTrace;
-use super::clock::{Alignment, Clock, Offset, align};
+use super::clock::{Alignment, Offset, TraceClock, align};
 use super::record::{LIMIT, Recorder, Span};
 use crate::record::announced;
 use hexagram_logical::{Communicator, Result};
 use std::time::Duration;
 
 /// Records of one rank, on its own clock.
-pub(crate) struct Recorded {
-    pub(crate) clock: Clock,
+pub(crate) struct RankRecords {
+    pub(crate) clock: TraceClock,
     pub(crate) training: Recorder,
     pub(crate) communication: Recorder,
     /// Offsets of all ranks at the beginning of the trace, on rank 0.
@@ -19,9 +19,9 @@ pub(crate) struct Recorded {
 /// Gathers the records of all ranks at rank 0. A collective call.
 ///
 /// Messages: those of an alignment, and two from every rank to rank 0, of 24 bytes and of 64 bytes per span.
-pub(crate) fn gather(comm: &Communicator, mine: Recorded) -> Result<Option<Vec<RankTrace>>> {
+pub(crate) fn gather(comm: &Communicator, mine: RankRecords) -> Result<Option<Vec<RankTrace>>> {
     let last = align(comm, &mine.clock)?;
-    let Recorded { training, communication, first, .. } = mine;
+    let RankRecords { training, communication, first, .. } = mine;
     let Recorder { spans: training, device: enqueued, dropped, .. } = training;
     let Recorder { spans: hooks, device, dropped: missed, .. } = communication;
     let dropped = dropped + missed + enqueued.dropped + device.dropped;

@@ -4,7 +4,7 @@
 //! them: while other spans are recorded, and at the end. So no more timestamps are kept than the device has in flight.
 
 use super::Span;
-use super::clock::Clock;
+use super::clock::TraceClock;
 use hexagram_logical::device::Timestamp;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl DeviceSpans {
     }
 
     /// Records a span between two timestamps.
-    pub(super) fn keep(&mut self, clock: &Clock, span: Span, stamps: [Stamp; 2]) {
+    pub(super) fn keep(&mut self, clock: &TraceClock, span: Span, stamps: [Stamp; 2]) {
         self.pending.push_back((span, stamps));
         // Two for each new span, so that their number does not grow.
         for _ in 0..2 {
@@ -49,7 +49,7 @@ impl DeviceSpans {
     }
 
     /// Reads the times of all spans; waits at most `limit`.
-    pub(crate) fn settle(&mut self, clock: &Clock, limit: Duration) {
+    pub(crate) fn settle(&mut self, clock: &TraceClock, limit: Duration) {
         while let Some((_, [_, end])) = self.pending.front() {
             if !end.wait(limit) {
                 // The next wait for the work of the device will report that it does not end.
@@ -60,7 +60,7 @@ impl DeviceSpans {
     }
 
     /// Reads the times of the first span.
-    fn read(&mut self, clock: &Clock) {
+    fn read(&mut self, clock: &TraceClock) {
         let Some((span, [start, end])) = self.pending.pop_front() else { return };
         let (Some(begun), Some(ended)) = (start.moment(), end.moment()) else { return self.drop_one() };
         self.error = self.error.max(start.error()).max(end.error());

@@ -41,7 +41,7 @@ impl Trace {
         let first = self.ranks.iter().flat_map(|rank| &rank.spans).map(|span| span.start).min().unwrap_or(0);
         let report = self.report();
         writeln!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{")?;
-        writeln!(out, "\"algorithm\":{},\"ranks\":{},", Text(&self.algorithm), self.ranks.len())?;
+        writeln!(out, "\"algorithm\":{},\"ranks\":{},", JsonString(&self.algorithm), self.ranks.len())?;
         let errors: Vec<String> = self.ranks.iter().map(|rank| clock_error(rank).to_string()).collect();
         let dropped: Vec<String> = self.ranks.iter().map(|rank| rank.dropped.to_string()).collect();
         writeln!(
@@ -50,9 +50,9 @@ impl Trace {
             errors.join(","),
             dropped.join(",")
         )?;
-        writeln!(out, "\"report\":{}}},", Text(&report.to_string()))?;
+        writeln!(out, "\"report\":{}}},", JsonString(&report.to_string()))?;
         writeln!(out, "\"traceEvents\":[")?;
-        let mut events = Events { out, buckets: &self.buckets, first, begun: false };
+        let mut events = EventWriter { out, buckets: &self.buckets, first, begun: false };
         for (rank, (trace, report)) in self.ranks.iter().zip(&report.ranks).enumerate() {
             events.rank(rank, trace, report)?;
         }
@@ -87,7 +87,7 @@ fn clock_error(rank: &RankTrace) -> Micros {
     Micros(rank.clock_error.as_nanos() as i64)
 }
 
-struct Events<'a, W> {
+struct EventWriter<'a, W> {
     out: &'a mut W,
     /// Parameters of each bucket.
     buckets: &'a [String],
@@ -96,12 +96,12 @@ struct Events<'a, W> {
     begun: bool,
 }
 
-impl<W: Write> Events<'_, W> {
+impl<W: Write> EventWriter<'_, W> {
     fn rank(&mut self, rank: usize, trace: &RankTrace, report: &RankReport) -> io::Result<()> {
         let name = format!("rank {rank} on {}", trace.host);
         let labels = format!("pid {}, clock ± {} µs", trace.pid, clock_error(trace));
-        self.metadata(rank, STEPS, "process_name", &format!("\"name\":{}", Text(&name)))?;
-        self.metadata(rank, STEPS, "process_labels", &format!("\"labels\":{}", Text(&labels)))?;
+        self.metadata(rank, STEPS, "process_name", &format!("\"name\":{}", JsonString(&name)))?;
+        self.metadata(rank, STEPS, "process_labels", &format!("\"labels\":{}", JsonString(&labels)))?;
         self.metadata(rank, STEPS, "process_sort_index", &format!("\"sort_index\":{rank}"))?;
         let (device, spans): (Vec<&Span>, Vec<&Span>) =
             trace.spans.iter().partition(|span| span.place == Place::Device);
@@ -129,7 +129,7 @@ impl<W: Write> Events<'_, W> {
     }
 
     fn track(&mut self, rank: usize, track: usize, name: &str) -> io::Result<()> {
-        self.metadata(rank, track, "thread_name", &format!("\"name\":{}", Text(name)))?;
+        self.metadata(rank, track, "thread_name", &format!("\"name\":{}", JsonString(name)))?;
         self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))
     }
 
@@ -216,7 +216,7 @@ impl<W: Write> Events<'_, W> {
         self.event(format_args!(
             "\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":{rank},\"tid\":{track},\"ts\":{when},\"dur\":{long},\
              \"args\":{{{args}}}",
-            Text(name)
+            JsonString(name)
         ))
     }
 
@@ -244,9 +244,9 @@ impl Display for Micros {
 }
 
 /// String in JSON.
-struct Text<'a>(&'a str);
+struct JsonString<'a>(&'a str);
 
-impl Display for Text<'_> {
+impl Display for JsonString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("\"")?;
         for character in self.0.chars() {
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn any_text_is_valid_json() {
         let all: String = ('\0'..'\u{3000}').chain(['😀', '\u{10ffff}']).collect();
-        let read: String = serde_json::from_str(&Text(&all).to_string()).unwrap();
+        let read: String = serde_json::from_str(&JsonString(&all).to_string()).unwrap();
         assert_eq!(read, all);
     }
 

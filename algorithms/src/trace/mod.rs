@@ -22,8 +22,8 @@ mod intervals;
 mod record;
 mod report;
 
-pub(crate) use clock::{Clock, Offset, align};
-pub(crate) use collect::{Recorded, gather};
+pub(crate) use clock::{Offset, TraceClock, align};
+pub(crate) use collect::{RankRecords, gather};
 pub(crate) use device::Stamp;
 pub use file::check_writable;
 pub use record::{Kind, Place, Span};

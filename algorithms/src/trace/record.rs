@@ -4,7 +4,7 @@
 //! Recording a span reads the clock and appends to a list; messages and files are written only when the trace is
 //! collected.
 
-use super::clock::Clock;
+use super::clock::TraceClock;
 use super::device::{DeviceSpans, Stamp};
 use hexagram_logical::asynchronous::Work;
 use hexagram_logical::{Error, Result};
@@ -168,7 +168,7 @@ pub(super) const LIMIT: usize = 1 << 20;
 
 /// Records of one thread.
 pub(crate) struct Recorder {
-    pub(super) clock: Clock,
+    pub(super) clock: TraceClock,
     pub(super) spans: Vec<Span>,
     /// Spans of the work enqueued on a device.
     pub(super) device: DeviceSpans,
@@ -177,7 +177,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: TraceClock) -> Self {
         Recorder { clock, spans: Vec::new(), device: DeviceSpans::default(), dropped: 0 }
     }
 
@@ -239,7 +239,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    pub(crate) fn new(clock: Clock, step: u64, framework: Option<Stamps>) -> Self {
+    pub(crate) fn new(clock: TraceClock, step: u64, framework: Option<Stamps>) -> Self {
         let recorder = Recorder::new(clock);
         let current = begun(Kind::Between, step, recorder.now());
         let framework = framework.map(|stamps| {
@@ -301,7 +301,7 @@ mod tests {
 
     /// Returns the recorded kinds of the thread.
     fn kinds(entered: &[Kind]) -> Vec<Kind> {
-        let mut timeline = Timeline::new(Clock::start(), 0, None);
+        let mut timeline = Timeline::new(TraceClock::start(), 0, None);
         for kind in entered {
             timeline.enter(*kind, 0);
         }

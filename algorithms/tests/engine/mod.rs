@@ -11,9 +11,9 @@ mod fitting_optimizers;
 mod groups;
 mod killed;
 mod late;
-#[cfg(feature = "cuda")]
-mod left_out_waits;
 mod mean;
+#[cfg(feature = "cuda")]
+mod missing_sync;
 mod mixed_devices;
 #[cfg(feature = "cuda")]
 mod on_nccl;

@@ -95,7 +95,8 @@ impl Bucket {
         let initial: Vec<T> = (0..len).map(|at| T::from(draw(99, 0, at))).collect();
         let mut parameters = Buffer::from_slice_on(own, &initial)?;
         let slot_len = |slot: &str| tensors.iter().map(|tensor| optimizer.slot_len(slot, tensor)).sum();
-        let slots = optimizer.slots().iter().map(|slot| parameters.beside(T::DTYPE, slot_len(slot)));
+        let slots =
+            optimizer.slots().iter().map(|slot| parameters.zeroed_same_device(T::DTYPE, slot_len(slot)));
         let mut slots = slots.collect::<Result<Vec<_>>>()?;
         let mut found = Vec::new();
         for step in 0..STEPS {
@@ -161,7 +162,8 @@ fn a_zero_to_which_products_are_added_keeps_its_sign() {
     let gradients = [-1e-40f32, -1e-40, -1e-40, -1e10, -1e10, -1e10];
     let stepped = |queue: &Queue| -> Result<Vec<u32>> {
         let mut parameters = Buffer::from_slice_on(queue, &[-0.0f32; 6])?;
-        let mut slots = [parameters.beside(DType::F32, 6)?, parameters.beside(DType::F32, 0)?];
+        let mut slots =
+            [parameters.zeroed_same_device(DType::F32, 6)?, parameters.zeroed_same_device(DType::F32, 0)?];
         Muon::default().step(Update {
             step: 0,
             learning_rate: 0.02,

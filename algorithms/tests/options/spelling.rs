@@ -6,7 +6,7 @@ use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::Result;
 use hexagram_algorithms::logical::codec::{self, Codec, CodecError, Properties, Sign};
 use hexagram_algorithms::logical::decentralized::{self, Mixing, Schedule, Topology};
-use hexagram_algorithms::logical::spelling::{Catalogue, Catalogues, Options, Spelled, Spelling};
+use hexagram_algorithms::logical::options_text::{Catalogue, Catalogues, NamedOptions, Options, OptionsText};
 use hexagram_algorithms::{AnyAlgorithm, LearningRate, Registry, optimizer, registry};
 use std::sync::Arc;
 
@@ -181,8 +181,8 @@ fn every_wrong_value_of_every_field_names_field_and_value() {
 #[derive(Debug, Clone)]
 struct Ours(Sign);
 
-impl Spelled for Ours {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Ours {
+    fn keyword(&self) -> &'static str {
         "ours"
     }
 
@@ -223,8 +223,8 @@ struct Twice {
     steps: u64,
 }
 
-impl Spelled for Twice {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Twice {
+    fn keyword(&self) -> &'static str {
         "twice"
     }
 
@@ -238,7 +238,7 @@ impl Schedule for Twice {
         Topology::OnePeerExponential.mixing(size, step / self.steps.max(1))
     }
 
-    fn spelling(&self) -> Spelling {
+    fn spelling(&self) -> OptionsText {
         self.full()
     }
 }

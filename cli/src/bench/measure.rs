@@ -1,9 +1,9 @@
 //! The measurement loop. Apart from the operation, it only reads a clock.
 
 use super::Bench;
-use super::operation::{Memory, Work};
+use super::operation::{BenchCall, BenchMemory};
 use super::pattern::{Pattern, spoil};
-use super::report::{Place, Row, Times};
+use super::report::{BenchDevice, BenchRow, Times};
 use hexagram::logical::runtime;
 use hexagram::testing::Reference;
 use hexagram::{Communicator, Error, ReduceOp, Result};
@@ -29,13 +29,18 @@ fn iterations(bytes: usize) -> u32 {
 ///
 /// # Errors
 /// The errors of the operation. Wrong elements are counted, not an error.
-pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: usize) -> Result<Row> {
+pub(super) fn measure(
+    bench: &Bench,
+    comm: &Communicator,
+    place: &BenchDevice,
+    bytes: usize,
+) -> Result<BenchRow> {
     let Bench { operation, dtype, registered, .. } = *bench;
-    let memory = Memory { queue: &place.queue, registered };
+    let memory = BenchMemory { queue: &place.queue, registered };
     let reduce = bench.reduce();
     let codec = bench.codec.as_ref();
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
-    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), memory, codec)?;
+    let mut work = BenchCall::new(comm, operation, (dtype, reduce), (block, blocks), memory, codec)?;
     let pattern = |round| Pattern { operation, reduce, dtype, ranks: comm.size(), block, round, hop: 0 };
 
     let mut wrong = check(comm, &mut work, pattern(1))?;
@@ -49,7 +54,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: 
     let ranks = comm.size();
     let times = Times::of(times);
     let codec = codec.map(|codec| codec.name());
-    Ok(Row {
+    Ok(BenchRow {
         operation,
         transport,
         ranks,
@@ -67,7 +72,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: 
 }
 
 /// Runs the operation once, and counts the wrong elements of all ranks.
-fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u64> {
+fn check(comm: &Communicator, work: &mut BenchCall<'_>, pattern: Pattern) -> Result<u64> {
     let pattern = Pattern { hop: work.hop()?, ..pattern };
     spoil(work.result())?;
     fill(comm, work, pattern)?;
@@ -85,7 +90,7 @@ fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u
 }
 
 /// Fills in this rank's contribution.
-fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()> {
+fn fill(comm: &Communicator, work: &mut BenchCall<'_>, pattern: Pattern) -> Result<()> {
     match work.encoding {
         Some(_) => pattern.fill_signed(comm.rank(), &mut work.input),
         None => pattern.fill(comm.rank(), &mut work.input),
@@ -94,7 +99,7 @@ fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()
 
 /// Returns the time of each iteration on this rank, or their mean. In-place sums grow from one iteration to the next,
 /// possibly to infinity, which is as fast to add as any other number.
-fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -> Result<Vec<Duration>> {
+fn time(bench: &Bench, comm: &Communicator, work: &mut BenchCall<'_>, bytes: usize) -> Result<Vec<Duration>> {
     for _ in 0..bench.warmup {
         work.once()?;
     }

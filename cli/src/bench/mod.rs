@@ -8,16 +8,16 @@ mod operation;
 mod pattern;
 mod report;
 
-use crate::ranks::{Ran, Ranks};
-use crate::say::{self, Failure, PrintError};
+use crate::console::{self, PrintError, ProgramError};
+use crate::ranks::{ProgramRanks, Ran};
 use crate::table::Table;
 use crate::transports;
 use clap::Args;
 use hexagram::codec::{self, Codec};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
-use operation::Operation;
-use report::{Place, Row};
+use operation::BenchOperation;
+use report::{BenchDevice, BenchRow};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ Example: hexagram bench all_reduce --ranks 2 -b 8 -e 64M -f 4";
 pub(crate) struct Bench {
     /// Operation to measure
     #[arg(value_enum, value_name = "OP")]
-    operation: Operation,
+    operation: BenchOperation,
 
     /// Number of ranks to start; under a launcher, the number of ranks to expect [default: 2]
     #[arg(short = 'n', long, value_name = "N")]
@@ -114,13 +114,13 @@ impl Bench {
         match self.start() {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(code),
-            Err(error) => say::failure("hexagram bench", error),
+            Err(error) => console::failure("hexagram bench", error),
         }
     }
 
-    fn start(&self) -> Result<u8, Failure> {
+    fn start(&self) -> Result<u8, ProgramError> {
         self.check()?;
-        let started = Ranks {
+        let started = ProgramRanks {
             program: "hexagram bench".to_owned(),
             ranks: self.ranks,
             otherwise: 2,
@@ -150,12 +150,12 @@ impl Bench {
         if self.operation.reduces() {
             self.reduce().check(self.dtype)?;
         }
-        if self.operation == Operation::Gossip && !self.dtype.is_float() {
+        if self.operation == BenchOperation::Gossip && !self.dtype.is_float() {
             let what = format!("the mean of two {} elements is undefined", self.dtype);
             return Err(Error::usage(what, "use a floating-point type"));
         }
         // In-place sums grow from one iteration to the next, until they exceed the range of every codec.
-        let encodable = self.operation == Operation::AllReduce
+        let encodable = self.operation == BenchOperation::AllReduce
             && (self.dtype, self.reduce()) == (DType::F32, ReduceOp::Mean);
         if self.codec.is_some() && !encodable {
             let what = "--codec needs all_reduce with -d f32 and -o mean";
@@ -175,7 +175,7 @@ impl Bench {
         let comm = Communicator::open(world, 0)?;
         let queue = self.device.queue(world.local_rank())?;
         let path = comm.attach(&queue)?;
-        let place = Place { queue, path };
+        let place = BenchDevice { queue, path };
         let mut rows = Vec::new();
         let mut table = Table::new(&comm);
         let mut is_printed = table.line(&report::heading(self, comm.size(), &place))?;
@@ -191,9 +191,9 @@ impl Bench {
         }
         // All ranks wait until the file exists, so that a failure of rank 0 is an error on every rank.
         comm.block_on(comm.barrier())?;
-        let wrong = rows.iter().map(Row::wrong).sum();
+        let wrong = rows.iter().map(BenchRow::wrong).sum();
         if head && wrong > 0 {
-            say::line(
+            console::line(
                 "hexagram bench",
                 format!("{wrong} elements were wrong: do not use this transport on this machine"),
             );

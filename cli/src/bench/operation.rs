@@ -19,7 +19,7 @@ const SCHEDULE: Topology = Topology::OnePeerExponential;
 /// An operation of nccl-tests, by the name of this library.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Operation {
+pub(super) enum BenchOperation {
     /// Each rank gets the reduction of all buffers
     AllReduce,
     /// Each rank gets the blocks of all ranks
@@ -36,7 +36,7 @@ pub(super) enum Operation {
     Gossip,
 }
 
-impl Operation {
+impl BenchOperation {
     /// Returns its name on the command line and in JSON.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
@@ -44,16 +44,17 @@ impl Operation {
 
     /// Returns true if the operation reduces or averages.
     pub(super) fn reduces(self) -> bool {
-        matches!(self, Operation::AllReduce | Operation::ReduceScatter)
+        matches!(self, BenchOperation::AllReduce | BenchOperation::ReduceScatter)
     }
 
     /// Returns the elements per block, and the number of blocks that make up the size, for a size of `elements`.
     pub(super) fn blocks(self, elements: usize, ranks: usize) -> (usize, usize) {
         match self {
-            Operation::AllReduce | Operation::Broadcast | Operation::SendRecv | Operation::Gossip => {
-                (elements, 1)
-            }
-            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => {
+            BenchOperation::AllReduce
+            | BenchOperation::Broadcast
+            | BenchOperation::SendRecv
+            | BenchOperation::Gossip => (elements, 1),
+            BenchOperation::AllGather | BenchOperation::ReduceScatter | BenchOperation::AllToAll => {
                 (elements / ranks, ranks)
             }
         }
@@ -63,16 +64,18 @@ impl Operation {
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
-            Operation::AllReduce => 2.0 * (n - 1.0) / n,
-            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (n - 1.0) / n,
-            Operation::Broadcast | Operation::SendRecv | Operation::Gossip => 1.0,
+            BenchOperation::AllReduce => 2.0 * (n - 1.0) / n,
+            BenchOperation::AllGather | BenchOperation::ReduceScatter | BenchOperation::AllToAll => {
+                (n - 1.0) / n
+            }
+            BenchOperation::Broadcast | BenchOperation::SendRecv | BenchOperation::Gossip => 1.0,
         }
     }
 }
 
 /// Memory of the buffers that are measured.
 #[derive(Clone, Copy)]
-pub(super) struct Memory<'a> {
+pub(super) struct BenchMemory<'a> {
     /// Queue that writes the buffers.
     pub(super) queue: &'a Queue,
     /// True for memory that other ranks of the host can read directly, if the transport supports it.
@@ -80,9 +83,9 @@ pub(super) struct Memory<'a> {
 }
 
 /// One operation on buffers that are made once, for one size.
-pub(super) struct Work<'a> {
+pub(super) struct BenchCall<'a> {
     comm: &'a Communicator,
-    operation: Operation,
+    operation: BenchOperation,
     reduce: ReduceOp,
     /// Encoding of an all-reduce in low precision.
     pub(super) encoding: Option<Encoding>,
@@ -94,30 +97,30 @@ pub(super) struct Work<'a> {
     step: u64,
 }
 
-impl<'a> Work<'a> {
+impl<'a> BenchCall<'a> {
     /// Makes the work for `blocks` blocks. All ranks make the same work in the same order.
     pub(super) fn new(
         comm: &'a Communicator,
-        operation: Operation,
+        operation: BenchOperation,
         (dtype, reduce): (DType, ReduceOp),
         (block, blocks): (usize, usize),
-        memory: Memory<'_>,
+        memory: BenchMemory<'_>,
         codec: Option<&Arc<dyn Codec>>,
     ) -> Result<Self> {
         let whole = block * blocks;
         let (input, output) = match operation {
-            Operation::AllReduce | Operation::Broadcast | Operation::Gossip => (whole, None),
-            Operation::AllGather => (block, Some(whole)),
-            Operation::ReduceScatter => (whole, Some(block)),
-            Operation::AllToAll | Operation::SendRecv => (whole, Some(whole)),
+            BenchOperation::AllReduce | BenchOperation::Broadcast | BenchOperation::Gossip => (whole, None),
+            BenchOperation::AllGather => (block, Some(whole)),
+            BenchOperation::ReduceScatter => (whole, Some(block)),
+            BenchOperation::AllToAll | BenchOperation::SendRecv => (whole, Some(whole)),
         };
-        let Memory { queue, registered } = memory;
+        let BenchMemory { queue, registered } = memory;
         let zeroed = |len| Buffer::zeroed_on(queue, dtype, len);
         let buffer = |len| if registered { comm.registered_on(queue, dtype, len) } else { zeroed(len) };
         let input = buffer(input)?;
         let output = output.map_or_else(|| zeroed(0), buffer)?;
         let encoding = codec.cloned().map(Encoding::new);
-        Ok(Work { comm, operation, reduce, encoding, input, output, step: 0 })
+        Ok(BenchCall { comm, operation, reduce, encoding, input, output, step: 0 })
     }
 
     /// Runs the operation once, and waits until the device has done its part.
@@ -127,18 +130,18 @@ impl<'a> Work<'a> {
     }
 
     fn enqueue(&mut self) -> Result<()> {
-        let Work { comm, operation, reduce, encoding, input, output, step } = self;
+        let BenchCall { comm, operation, reduce, encoding, input, output, step } = self;
         if let Some(encoding) = encoding {
             return comm.block_on(comm.all_reduce_encoded(input, *reduce, encoding));
         }
         match operation {
-            Operation::AllReduce => comm.block_on(comm.all_reduce(input, *reduce)),
-            Operation::AllGather => comm.block_on(comm.all_gather(input, output)),
-            Operation::ReduceScatter => comm.block_on(comm.reduce_scatter(input, output, *reduce)),
-            Operation::Broadcast => comm.block_on(comm.broadcast(input, ROOT)),
-            Operation::AllToAll => comm.block_on(comm.all_to_all(input, output)),
-            Operation::SendRecv => comm.block_on(pass_on(comm, input, output)),
-            Operation::Gossip => {
+            BenchOperation::AllReduce => comm.block_on(comm.all_reduce(input, *reduce)),
+            BenchOperation::AllGather => comm.block_on(comm.all_gather(input, output)),
+            BenchOperation::ReduceScatter => comm.block_on(comm.reduce_scatter(input, output, *reduce)),
+            BenchOperation::Broadcast => comm.block_on(comm.broadcast(input, ROOT)),
+            BenchOperation::AllToAll => comm.block_on(comm.all_to_all(input, output)),
+            BenchOperation::SendRecv => comm.block_on(pass_on(comm, input, output)),
+            BenchOperation::Gossip => {
                 *step += 1;
                 comm.block_on(comm.gossip(input, &SCHEDULE, *step - 1))
             }
@@ -155,7 +158,7 @@ impl<'a> Work<'a> {
     /// Returns the result, once there is one.
     pub(super) fn result(&mut self) -> &mut Buffer {
         match self.operation {
-            Operation::AllReduce | Operation::Broadcast | Operation::Gossip => &mut self.input,
+            BenchOperation::AllReduce | BenchOperation::Broadcast | BenchOperation::Gossip => &mut self.input,
             _ => &mut self.output,
         }
     }
@@ -191,13 +194,13 @@ mod tests {
     #[test]
     fn sizes_and_factors_are_those_of_nccl_tests() {
         for (operation, blocks, factor) in [
-            (Operation::AllReduce, (1001, 1), 1.5),
-            (Operation::AllGather, (250, 4), 0.75),
-            (Operation::ReduceScatter, (250, 4), 0.75),
-            (Operation::AllToAll, (250, 4), 0.75),
-            (Operation::Broadcast, (1001, 1), 1.0),
-            (Operation::SendRecv, (1001, 1), 1.0),
-            (Operation::Gossip, (1001, 1), 1.0),
+            (BenchOperation::AllReduce, (1001, 1), 1.5),
+            (BenchOperation::AllGather, (250, 4), 0.75),
+            (BenchOperation::ReduceScatter, (250, 4), 0.75),
+            (BenchOperation::AllToAll, (250, 4), 0.75),
+            (BenchOperation::Broadcast, (1001, 1), 1.0),
+            (BenchOperation::SendRecv, (1001, 1), 1.0),
+            (BenchOperation::Gossip, (1001, 1), 1.0),
         ] {
             assert_eq!(operation.blocks(1001, 4), blocks, "{operation:?}");
             assert_eq!(operation.bus_factor(4), factor, "{operation:?}");

@@ -4,7 +4,7 @@
 //! wrong place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type
 //! (for 16-bit floats up to 256 ranks); only a mean is compared with a tolerance.
 
-use super::operation::{Operation, ROOT};
+use super::operation::{BenchOperation, ROOT};
 use half::{bf16, f16};
 use hexagram::testing::Reference;
 use hexagram::{Bool, Buffer, DType, Element, ReduceOp, Result};
@@ -29,7 +29,7 @@ macro_rules! by_type {
 /// The numbers of one check of one operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
-    pub(super) operation: Operation,
+    pub(super) operation: BenchOperation,
     pub(super) reduce: ReduceOp,
     pub(super) dtype: DType,
     pub(super) ranks: usize,
@@ -63,7 +63,7 @@ impl Pattern {
             Some(ReduceOp::BitOr) if !counts => return 0,
             _ => {}
         }
-        if self.operation == Operation::Gossip {
+        if self.operation == BenchOperation::Gossip {
             // Even, so that the mean of two is whole.
             return (bits & 14) as i64;
         }
@@ -89,13 +89,13 @@ impl Pattern {
     fn expected(self, rank: usize, index: usize) -> i64 {
         let Pattern { block, ranks, .. } = self;
         match self.operation {
-            Operation::AllReduce => self.reduction(index),
-            Operation::ReduceScatter => self.reduction(rank * block + index),
-            Operation::AllGather => self.contribution(index / block, index % block),
-            Operation::Broadcast => self.contribution(ROOT, index),
-            Operation::AllToAll => self.contribution(index / block, rank * block + index % block),
-            Operation::SendRecv => self.contribution((rank + ranks - 1) % ranks, index),
-            Operation::Gossip => {
+            BenchOperation::AllReduce => self.reduction(index),
+            BenchOperation::ReduceScatter => self.reduction(rank * block + index),
+            BenchOperation::AllGather => self.contribution(index / block, index % block),
+            BenchOperation::Broadcast => self.contribution(ROOT, index),
+            BenchOperation::AllToAll => self.contribution(index / block, rank * block + index % block),
+            BenchOperation::SendRecv => self.contribution((rank + ranks - 1) % ranks, index),
+            BenchOperation::Gossip => {
                 let peer = (rank + ranks - self.hop) % ranks;
                 (self.contribution(rank, index) + self.contribution(peer, index)) / 2
             }
@@ -107,7 +107,7 @@ impl Pattern {
         by_type!(buffer.dtype(), T => self.fill_as::<T>(rank, buffer))
     }
 
-    fn fill_as<T: Number>(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
+    fn fill_as<T: PatternNumber>(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
         for (index, element) in buffer.host_mut::<T>()?.iter_mut().enumerate() {
             *element = T::of(self.contribution(rank, index));
         }
@@ -140,7 +140,7 @@ impl Pattern {
         Ok(elements.iter().zip(&expected).filter(differ).count() as u64)
     }
 
-    fn wrong_as<T: Number>(self, rank: usize, buffer: &Buffer) -> Result<u64> {
+    fn wrong_as<T: PatternNumber>(self, rank: usize, buffer: &Buffer) -> Result<u64> {
         let is_mean = self.operation.reduces() && self.reduce == ReduceOp::Mean;
         let wrong = |(index, element): (usize, &T)| {
             let expected = self.expected(rank, index);
@@ -168,7 +168,7 @@ pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
 }
 
 /// Element type that holds small whole numbers.
-trait Number: Element {
+trait PatternNumber: Element {
     /// Returns the number in this type. Integers wrap; a boolean keeps the last bit.
     fn of(number: i64) -> Self;
 
@@ -178,7 +178,7 @@ trait Number: Element {
 
 macro_rules! numbers {
     ($($type:ty: $of:expr, $wide:expr, $epsilon:expr);* $(;)?) => {$(
-        impl Number for $type {
+        impl PatternNumber for $type {
             fn of(number: i64) -> Self {
                 $of(number)
             }
@@ -221,8 +221,11 @@ mod tests {
 
     #[test]
     fn every_wrong_element_is_counted() {
-        let all = Operation::value_variants().iter().flat_map(|each| DType::ALL.map(|dtype| (*each, dtype)));
-        for (operation, dtype) in all.filter(|(each, dtype)| *each != Operation::Gossip || dtype.is_float()) {
+        let all =
+            BenchOperation::value_variants().iter().flat_map(|each| DType::ALL.map(|dtype| (*each, dtype)));
+        for (operation, dtype) in
+            all.filter(|(each, dtype)| *each != BenchOperation::Gossip || dtype.is_float())
+        {
             let pattern =
                 Pattern { operation, reduce: ReduceOp::Max, dtype, ranks: 4, block: 25, round: 1, hop: 1 };
             let mut buffer = carried_out(pattern, dtype, 2, 25);
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_another_rank_round_or_place_would_have_is_wrong() {
-        for &operation in Operation::value_variants() {
+        for &operation in BenchOperation::value_variants() {
             let pattern = Pattern {
                 operation,
                 reduce: ReduceOp::Sum,
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn results_are_exact_in_every_type() {
-        let operation = Operation::AllReduce;
+        let operation = BenchOperation::AllReduce;
         let dtype = DType::F32;
         for (reduce, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [1, 2, 3, 7, 64, 256].map(|n| (op, n)))
         {

@@ -1,7 +1,7 @@
 //! Results of a measurement, in the columns of nccl-tests and as JSON.
 
 use super::Bench;
-use super::operation::Operation;
+use super::operation::BenchOperation;
 use hexagram::physical::output;
 use hexagram::{DType, Error, Queue, ReduceOp, Result, TransportKind};
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Device and path of a rank.
-pub(super) struct Place {
+pub(super) struct BenchDevice {
     pub(super) queue: Queue,
     /// Path between the devices of the ranks, if any.
     pub(super) path: Option<TransportKind>,
 }
 
-impl Place {
+impl BenchDevice {
     /// Returns the name of the path of device messages; `None` on the host.
     pub(super) fn path(&self) -> Option<String> {
         let staged = || "staged".to_owned();
@@ -26,8 +26,8 @@ impl Place {
 }
 
 /// One size of one operation.
-pub(super) struct Row {
-    pub(super) operation: Operation,
+pub(super) struct BenchRow {
+    pub(super) operation: BenchOperation,
     pub(super) transport: TransportKind,
     pub(super) ranks: usize,
     pub(super) registered: bool,
@@ -71,7 +71,7 @@ impl Times {
     }
 }
 
-impl Row {
+impl BenchRow {
     pub(super) fn wrong(&self) -> u64 {
         self.wrong
     }
@@ -113,9 +113,9 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for BenchRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { bytes, count, dtype, wrong, .. } = self;
+        let BenchRow { bytes, count, dtype, wrong, .. } = self;
         let dtype = dtype.to_string();
         let reduce = self.reduce();
         let algorithm = self.algorithm_bandwidth();
@@ -127,7 +127,7 @@ impl fmt::Display for Row {
 }
 
 /// Returns the lines above the rows.
-pub(super) fn heading(bench: &Bench, ranks: usize, place: &Place) -> String {
+pub(super) fn heading(bench: &Bench, ranks: usize, place: &BenchDevice) -> String {
     let Bench { operation, transport, .. } = bench;
     let memory = if bench.registered { ", registered memory" } else { "" };
     let device = place.path().map_or_else(String::new, |path| format!(", {}, {path}", place.queue.name()));
@@ -155,8 +155,8 @@ pub(super) fn writable(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::System`] if it cannot be written.
-pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
-    let list: Value = rows.iter().map(Row::json).collect();
+pub(super) fn write(path: &Path, rows: &[BenchRow]) -> Result<()> {
+    let list: Value = rows.iter().map(BenchRow::json).collect();
     output::write(path, |out| writeln!(out, "{list:#}")).map_err(|cause| cannot_write(path, cause))
 }
 
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn bandwidths_are_of_the_size_and_of_the_bus() {
-        let row = Row {
-            operation: Operation::AllReduce,
+        let row = BenchRow {
+            operation: BenchOperation::AllReduce,
             transport: TransportKind::Shm,
             ranks: 4,
             device: "host".to_owned(),

@@ -4,7 +4,7 @@
 use super::libraries::find;
 #[cfg(not(feature = "cuda"))]
 use super::libraries::place;
-use super::report::Report;
+use super::report::CheckReport;
 #[cfg(feature = "cuda")]
 use super::self_test::DEADLINE;
 #[cfg(feature = "cuda")]
@@ -21,7 +21,7 @@ const DRIVER: &str = "libcuda.so.1";
 
 /// Reports the location of the driver library, which this build does not use.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn check(report: &mut Report) {
+pub(super) fn check(report: &mut CheckReport) {
     report.title("GPUs");
     report.note(&format!(
         "CUDA: not built in, `cargo install hexagram-cli --features cuda` adds it; {}",
@@ -31,7 +31,7 @@ pub(super) fn check(report: &mut Report) {
 
 /// Reports the driver, its GPUs, and which GPUs access each other.
 #[cfg(feature = "cuda")]
-pub(super) fn check(report: &mut Report) {
+pub(super) fn check(report: &mut CheckReport) {
     report.title("GPUs");
     let found = cuda::driver_version().and_then(|version| Ok((version, cuda::devices()?)));
     let (version, devices) = match found {

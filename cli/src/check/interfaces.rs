@@ -1,13 +1,13 @@
 //! Network interfaces, and the interface by which this machine reaches the rendezvous address.
 
-use super::report::Report;
+use super::report::CheckReport;
 use hexagram::physical::bootstrap::interface::{Interface, interfaces};
 use hexagram::{Placement, Rendezvous};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 
-pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
+pub(super) fn check(report: &mut CheckReport, placement: Option<&Placement>) {
     report.title("interfaces");
     let mut found = match interfaces() {
         Ok(found) => found,
@@ -31,7 +31,7 @@ pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
 }
 
 /// Reports the interface of the route to `rendezvous`.
-fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
+fn route(report: &mut CheckReport, rendezvous: &str, found: &[Interface]) {
     match source(rendezvous) {
         Ok(ours) => {
             let named = found.iter().find(|found| found.address == ours);

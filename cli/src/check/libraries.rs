@@ -1,6 +1,6 @@
 //! Optional libraries, such as MPI and NCCL. A library that this build does not use is located, but not loaded.
 
-use super::report::Report;
+use super::report::CheckReport;
 use crate::transports::{self, mpi};
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longest wait for a program that prints its version.
 const ANSWER: Duration = Duration::from_secs(10);
 
-pub(super) fn check(report: &mut Report) {
+pub(super) fn check(report: &mut CheckReport) {
     report.title("transports and libraries");
     report.good(&format!("transports built in: {}", transports::names()));
     match (program("mpirun"), mpi()) {

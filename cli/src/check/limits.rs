@@ -1,6 +1,6 @@
 //! Shared memory, limits and cores that ranks may use.
 
-use super::report::Report;
+use super::report::CheckReport;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) fn system() -> String {
     words.map(|word| word.to_string_lossy().into_owned()).join(" ")
 }
 
-pub(super) fn memory(report: &mut Report) {
+pub(super) fn memory(report: &mut CheckReport) {
     report.title("shared memory");
     match memfd() {
         Ok(()) => report.good(&format!("memfd: {} created and reserved", size(PROBE))),
@@ -82,7 +82,7 @@ fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<(
     found.into_iter().filter(|(limit, _)| *limit < i64::MAX as u64 / 2).min_by_key(|(limit, _)| *limit)
 }
 
-pub(super) fn limits(report: &mut Report) {
+pub(super) fn limits(report: &mut CheckReport) {
     report.title("limits");
     let files = getrlimit(Resource::Nofile);
     let number = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
@@ -101,7 +101,7 @@ pub(super) fn limits(report: &mut Report) {
     report.note(&format!("processes (ulimit -u): {}", number(getrlimit(Resource::Nproc).current)));
 }
 
-pub(super) fn cores(report: &mut Report) {
+pub(super) fn cores(report: &mut CheckReport) {
     report.title("cores");
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -14,7 +14,7 @@ mod self_test;
 use clap::Args;
 use hexagram::physical::bootstrap::meets_through_store;
 use hexagram::{Placement, TransportKind};
-use report::Report;
+use report::CheckReport;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -25,19 +25,19 @@ Exit code: 0 if every check passed; 141 if the reader closed the output; otherwi
 /// Check this machine for hexagram, and run an all-reduce of two processes over each transport.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct Check {
+pub(crate) struct CheckOptions {
     /// Run as a rank of the self-test over this transport; `check` starts these ranks itself
     #[arg(long, value_name = "TRANSPORT", hide = true)]
     self_test: Option<TransportKind>,
 }
 
-impl Check {
+impl CheckOptions {
     /// Runs every check, also after a failure.
     pub(crate) fn execute(self) -> ExitCode {
         if let Some(transport) = self.self_test {
             return self_test::rank(transport);
         }
-        let mut report = Report::default();
+        let mut report = CheckReport::default();
         report.title(&format!("hexagram {} on {}", env!("CARGO_PKG_VERSION"), limits::system()));
         let placement = launcher(&mut report);
         interfaces::check(&mut report, placement.as_ref());
@@ -52,7 +52,7 @@ impl Check {
 }
 
 /// Reports the launcher that has started this process, if any.
-fn launcher(report: &mut Report) -> Option<Placement> {
+fn launcher(report: &mut CheckReport) -> Option<Placement> {
     report.title("launcher");
     if let Ok(Some((rank, size, store))) = meets_through_store() {
         report.good(&format!("rank {rank} of {size}, on several hosts; the ranks meet through {store}"));

@@ -1,17 +1,17 @@
 //! The form of a report: plain lines, each with a mark, readable in a terminal, a log and a mail.
 
-use crate::say::{self, PrintError};
+use crate::console::{self, PrintError};
 use std::process::ExitCode;
 
 /// Prints each line immediately, and records whether a check has failed.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct CheckReport {
     failed: bool,
     /// The first line that could not be printed.
     lost: Option<PrintError>,
 }
 
-impl Report {
+impl CheckReport {
     /// Begins a section.
     pub(super) fn title(&mut self, title: &str) {
         self.line(title);
@@ -35,14 +35,14 @@ impl Report {
 
     fn line(&mut self, line: &str) {
         if self.lost.is_none() {
-            self.lost = say::print(line).err();
+            self.lost = console::print(line).err();
         }
     }
 
     /// Returns the exit code; reports lost lines on standard error.
     pub(super) fn finish(self) -> ExitCode {
         match self.lost {
-            Some(error) => say::failure("hexagram check", error),
+            Some(error) => console::failure("hexagram check", error),
             None if self.failed => ExitCode::FAILURE,
             None => ExitCode::SUCCESS,
         }

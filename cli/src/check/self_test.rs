@@ -1,8 +1,8 @@
 //! Self-test: two ranks, as processes, add numbers over each transport.
 
 use super::libraries::program;
-use super::report::Report;
-use crate::say;
+use super::report::CheckReport;
+use crate::console;
 use crate::transports::{built_in, mpi};
 use hexagram::launch::{Job, Outcome, Output, as_rank, forget_rank, this_program};
 use hexagram::logical::runtime::{self, Instant};
@@ -20,7 +20,7 @@ const LENGTH: usize = 1 << 20;
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Starts the ranks over each transport between processes.
-pub(super) fn check(report: &mut Report) {
+pub(super) fn check(report: &mut CheckReport) {
     report.title("self-test: two processes add numbers");
     let by_mpirun = mpi();
     let ours = |kind: &TransportKind| *kind != TransportKind::Thread && Some(*kind) != by_mpirun;
@@ -42,7 +42,7 @@ pub(super) fn check(report: &mut Report) {
     }
 }
 
-fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outcome: Result<(), String>) {
+fn conclude(report: &mut CheckReport, transport: TransportKind, start: Instant, outcome: Result<(), String>) {
     match outcome {
         Ok(()) => report.good(&format!("{transport}: right, in {:.0?}", start.elapsed())),
         Err(why) => report.bad(&format!("{transport}: {why}; see its lines on stderr for cause and remedy")),
@@ -78,7 +78,7 @@ pub(super) fn rank(transport: TransportKind) -> ExitCode {
     let options = JoinOptions { transport, deadline: DEADLINE, ..JoinOptions::default() };
     match World::join(&options).and_then(|world| as_rank(world, |world| add(&world))) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => say::failure("hexagram check", error),
+        Err(error) => console::failure("hexagram check", error),
     }
 }
 

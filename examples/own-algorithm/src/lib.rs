@@ -15,7 +15,7 @@
 use hexagram::algorithms::{
     About, Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram,
 };
-use hexagram::logical::spelling::above;
+use hexagram::logical::options_text::above;
 use hexagram::{Buffer, Result};
 
 /// Mean of the parameters, when they have drifted apart.

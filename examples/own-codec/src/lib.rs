@@ -11,7 +11,7 @@
 
 use hexagram::Result;
 use hexagram::codec::{Codec, CodecError, Noise, Properties};
-use hexagram::logical::spelling::{Options, Spelled, above};
+use hexagram::logical::options_text::{NamedOptions, Options, above};
 
 /// Codec of ternary numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,8 +20,8 @@ pub struct Ternary {
     pub threshold: f64,
 }
 
-impl Spelled for Ternary {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Ternary {
+    fn keyword(&self) -> &'static str {
         "ternary"
     }
 

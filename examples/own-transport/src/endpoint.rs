@@ -4,8 +4,8 @@ use crate::inbox::{Inbox, Message};
 use hexagram::physical::health::Health;
 use hexagram::physical::memory::{ReadView, WriteView};
 use hexagram::physical::transport::{
-    Bell, Early, Got, HEADER_BYTES, Label, Land, Match, Matcher, Membership, Posted, Source, Tally, Ticket,
-    Tickets, Transport, TransportKind,
+    Bell, Early, HEADER_BYTES, Label, Match, Matcher, Membership, Posted, ReceiveMode, Received, Source,
+    Tally, Ticket, Tickets, Transport, TransportKind,
 };
 use hexagram::{Error, Result};
 use std::cell::RefCell;
@@ -99,11 +99,11 @@ impl Transport for Endpoint {
         };
         self.tally.sent(HEADER_BYTES + bytes.len());
         self.peers[to].put(Message { from: self.rank, label, bytes: bytes.to_vec() });
-        tickets.finish(ticket, Ok(Got { peer: to, bytes: bytes.len() }));
+        tickets.finish(ticket, Ok(Received { peer: to, bytes: bytes.len() }));
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let Operations { tickets, matcher } = &mut *self.operations.borrow_mut();
         let ticket = tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -117,7 +117,7 @@ impl Transport for Endpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Received>> {
         self.operations.borrow_mut().tickets.poll(ticket)
     }
 

@@ -9,8 +9,8 @@ use hexagram::physical::tag::Tag;
 use hexagram::physical::testing::{spawn as spawn_worlds, spawn_as, transport as testing_transport};
 use hexagram::physical::transport::native::Collectives;
 use hexagram::physical::transport::{
-    Backend, Bell, Fabric, Got, Label, Land, Membership, Prepared, Site, Source, Ticket, Traffic, Transport,
-    TransportKind, register,
+    Backend, Bell, Fabric, Label, Membership, Prepared, ReceiveMode, Received, Site, Source, Ticket, Traffic,
+    Transport, TransportKind, register,
 };
 use hexagram::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
 use std::any::Any;
@@ -144,15 +144,15 @@ impl Transport for End {
         self.inner.post_send(to, label, view)
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         self.inner.post_recv(from, label, view, land)
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         assert!(!self.shows(Defect::PanicInPoll), "on purpose");
         let said = |got| match self.defect {
-            Some(Defect::NoSuchRank) => Got { peer: 7, ..got },
-            Some(Defect::TooManyBytes) => Got { bytes: usize::MAX, ..got },
+            Some(Defect::NoSuchRank) => Received { peer: 7, ..got },
+            Some(Defect::TooManyBytes) => Received { bytes: usize::MAX, ..got },
             _ => got,
         };
         self.inner.poll(ticket, context).map_ok(said)
@@ -281,7 +281,7 @@ fn an_outcome_that_cannot_be_is_the_transports_fault() {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F32, 1);
         let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
         let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
-        end.wait(end.recv(Source::Any, label, &buffer, Land::Copy)).unwrap_err()
+        end.wait(end.recv(Source::Any, label, &buffer, ReceiveMode::Copy)).unwrap_err()
     });
     assert_is_the_transports(&errors, "waits for rank 7, which does not exist");
 }

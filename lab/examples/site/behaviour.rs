@@ -1,7 +1,7 @@
 //! Pictures of an algorithm's behaviour in the recorded suite.
 
-use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
-use hexagram_lab::suite::{Place, Results, State};
+use hexagram_lab::picture::{Axes, PictureContent, Panel, Picture};
+use hexagram_lab::suite::{MatrixCell, Results, TrainingState};
 
 /// Algorithm that the others are compared to.
 pub(super) const REFERENCE: &str = "gradient-allreduce";
@@ -17,8 +17,8 @@ pub(super) fn pictures(results: &Results, name: &str) -> [(&'static str, String)
     ]
 }
 
-fn picture(results: &Results, name: &str, axes: Axes<'_>, x: fn(&State) -> f64) -> String {
-    let line = |key: &str, name: &str| Drawn {
+fn picture(results: &Results, name: &str, axes: Axes<'_>, x: fn(&TrainingState) -> f64) -> String {
+    let line = |key: &str, name: &str| PictureContent {
         name: key.to_owned(),
         points: means(results, name, x),
         reference: name == REFERENCE,
@@ -32,8 +32,8 @@ fn picture(results: &Results, name: &str, axes: Axes<'_>, x: fn(&State) -> f64) 
 }
 
 /// Returns the means over the seeds, where the record keeps each state.
-fn means(results: &Results, name: &str, x: fn(&State) -> f64) -> Vec<(f64, f64)> {
-    let place = Place {
+fn means(results: &Results, name: &str, x: fn(&TrainingState) -> f64) -> Vec<(f64, f64)> {
+    let place = MatrixCell {
         algorithm: name.to_owned(),
         task: "digits".to_owned(),
         partition: "dirichlet(0.1)".to_owned(),
@@ -41,7 +41,7 @@ fn means(results: &Results, name: &str, x: fn(&State) -> f64) -> Vec<(f64, f64)>
     };
     let runs = results.at(&place);
     let states = runs.iter().map(|run| run.curve.len()).max().unwrap_or(0);
-    let mean = |at: usize, of: &dyn Fn(&State) -> f64| {
+    let mean = |at: usize, of: &dyn Fn(&TrainingState) -> f64| {
         let found: Vec<f64> = runs.iter().filter_map(|run| run.curve.get(at)).map(of).collect();
         found.iter().sum::<f64>() / found.len() as f64
     };

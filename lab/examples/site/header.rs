@@ -2,7 +2,7 @@
 //! there, or are described along with the others.
 
 use super::ROOT;
-use hexagram_lab::run::Failure;
+use hexagram_lab::run::RunError;
 use std::fs;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(super) struct Header {
 ///
 /// # Errors
 /// No source file is about it.
-pub(super) fn of(name: &str) -> Result<Header, Failure> {
+pub(super) fn of(name: &str) -> Result<Header, RunError> {
     let plain = |name: &str| name.replace(['-', '_'], "");
     let headers = all()?;
     let sections =
@@ -43,7 +43,7 @@ pub(super) fn of(name: &str) -> Result<Header, Failure> {
 }
 
 /// Returns the headers of all source files.
-fn all() -> Result<Vec<Header>, Failure> {
+fn all() -> Result<Vec<Header>, RunError> {
     let mut headers = Vec::new();
     for entry in fs::read_dir(Path::new(ROOT).join("algorithms/src"))? {
         let path = entry?.path();

@@ -12,7 +12,7 @@ mod header;
 mod page;
 
 use hexagram::algorithms::{AnyAlgorithm, registry};
-use hexagram_lab::run::{Failure, failure};
+use hexagram_lab::run::{RunError, failure};
 use hexagram_lab::suite::kept;
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ const TRIGRAMS: [char; 8] = ['☰', '☴', '☱', '☵', '☲', '☳', '☶', '�
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args().nth(1) else {
-        return failure("site", &*Failure::from("name the folder for the pages"));
+        return failure("site", &*RunError::from("name the folder for the pages"));
     };
     match write(Path::new(&folder)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn write(folder: &Path) -> Result<(), Failure> {
+fn write(folder: &Path) -> Result<(), RunError> {
     let results = kept(&Path::new(ROOT).join("docs"))?;
     let algorithms = sorted();
     fs::create_dir_all(folder)?;

@@ -2,8 +2,8 @@
 
 use super::{ROOT, header};
 use hexagram::algorithms::{AnyAlgorithm, Optimizers, Registry};
-use hexagram_lab::program::say::{markdown_heading, markdown_row};
-use hexagram_lab::run::Failure;
+use hexagram_lab::program::console::{markdown_heading, markdown_row};
+use hexagram_lab::run::RunError;
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// docs/algorithms.md or the source files lack it.
-pub(super) fn of(algorithm: &AnyAlgorithm) -> Result<String, Failure> {
+pub(super) fn of(algorithm: &AnyAlgorithm) -> Result<String, RunError> {
     let name = algorithm.name();
     let header = header::of(name)?;
     let module = &header.module;
@@ -30,7 +30,7 @@ pub(super) fn of(algorithm: &AnyAlgorithm) -> Result<String, Failure> {
 }
 
 /// Returns the table of an algorithm's properties.
-fn facts(algorithm: &AnyAlgorithm) -> Result<String, Failure> {
+fn facts(algorithm: &AnyAlgorithm) -> Result<String, RunError> {
     let name = algorithm.name();
     let page = fs::read_to_string(Path::new(ROOT).join("docs/algorithms.md"))?;
     let [rule, pays] = row(&page, "## The update rules", name)?;
@@ -58,7 +58,7 @@ fn facts(algorithm: &AnyAlgorithm) -> Result<String, Failure> {
 }
 
 /// Returns the two cells after the name of an algorithm in a section of docs/algorithms.md.
-fn row(page: &str, section: &str, name: &str) -> Result<[String; 2], Failure> {
+fn row(page: &str, section: &str, name: &str) -> Result<[String; 2], RunError> {
     let named = format!("`{name}`");
     let lines = page.lines().skip_while(|line| !line.starts_with(section)).skip(1);
     for line in lines.take_while(|line| !line.starts_with("## ")) {
@@ -73,7 +73,7 @@ fn row(page: &str, section: &str, name: &str) -> Result<[String; 2], Failure> {
 }
 
 /// Returns the table of an algorithm's options.
-fn options(name: &str) -> Result<String, Failure> {
+fn options(name: &str) -> Result<String, RunError> {
     let fields = Registry::built_in().help(name)?.fields;
     if fields.is_empty() {
         return Ok("It has no options.".to_owned());

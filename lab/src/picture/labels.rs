@@ -51,7 +51,7 @@ impl Area {
 
 /// Label of a point.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Label {
+pub(super) struct PointLabel {
     /// Middle of the text.
     pub(super) middle: (f64, f64),
     /// True if it is far enough from its point to need a connecting line.
@@ -60,7 +60,7 @@ pub(super) struct Label {
 
 /// Places a label of this many digits next to each point: at the nearest place that is within the panel and covers no
 /// other point or label. `None` where there is no such place, or no point.
-pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec<Option<Label>> {
+pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec<Option<PointLabel>> {
     let of_point = |(point, _): &((f64, f64), usize)| Area::around(*point, [2.0 * POINT; 2]);
     let mut taken: Vec<Area> = points.iter().flatten().map(of_point).collect();
     let mut label = |point: Option<((f64, f64), usize)>| {
@@ -72,7 +72,7 @@ pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec
                 let across = right * (POINT + far + size[0] / 2.0);
                 let along = down * (POINT + far + size[1] / 2.0);
                 let middle = (x + across, y + along);
-                (Area::around(middle, size), Label { middle, is_far: far > 0.0 })
+                (Area::around(middle, size), PointLabel { middle, is_far: far > 0.0 })
             })
             .find(|(area, _)| panel.holds(area) && !taken.iter().any(|other| other.overlaps(area)))?;
         taken.push(area);

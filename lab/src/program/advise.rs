@@ -13,10 +13,10 @@ mod report;
 mod tests;
 mod verdict;
 
+use super::console::{ProgramError, print};
 use super::names::{ALL, information};
-use super::say::{Failure, print};
-use super::simulate::JobOptions;
-use super::simulate::job::Job;
+use super::simulate::SimulatedJobOptions;
+use super::simulate::job::SimulatedJob;
 use super::transports;
 use advice::Advice;
 use candidate::{Candidate, USUAL};
@@ -59,7 +59,7 @@ pub struct AdviseOptions {
     pub algorithm: String,
     /// Model, ranks and links.
     #[command(flatten)]
-    pub job: JobOptions,
+    pub job: SimulatedJobOptions,
     /// Measure the link, the rates of arithmetic and codecs, and a step without communication on the present ranks,
     /// and use them for the advice; the ranks are those of a launcher, or --ranks ranks started here
     #[arg(long, conflicts_with_all = ["rates", "straggler", "link", "hosts", "shape", "topology"])]
@@ -84,7 +84,7 @@ pub struct AdviseOptions {
 ///
 /// # Errors
 /// The first invalid option, or the error of a rank, in one line.
-pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
+pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, ProgramError> {
     if let Some(text) = information(registry, &options.algorithm, options.job.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
@@ -113,7 +113,7 @@ fn checks(text: &str) -> Result<usize> {
 
 impl AdviseOptions {
     /// Simulates the candidates; the first is the one to compare with.
-    fn advice(&self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Advice> {
+    fn advice(&self, job: &SimulatedJob<'_>, candidates: Vec<Candidate>) -> Result<Advice> {
         Advice::of(job, self.job.point()?, candidates)
     }
 

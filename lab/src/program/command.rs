@@ -1,6 +1,6 @@
 //! The command line: which program runs, with which options.
 
-use super::say::{self, Failure};
+use super::console::{self, ProgramError};
 use super::{
     AdviseOptions, CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, advise, compare,
     information, prepare, simulate, step, suite, train,
@@ -13,9 +13,9 @@ use std::process::ExitCode;
 /// Trains, compares and measures the algorithms of this program.
 #[derive(Parser)]
 #[command(arg_required_else_help = true, after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
-struct Program {
+struct LabProgram {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 const AFTER_HELP: &str = "\
@@ -26,7 +26,7 @@ Exit code: 0 on success; 1 on a failure, or if the output cannot be written; 2 f
 closed the output.";
 
 #[derive(Subcommand)]
-enum Command {
+enum LabCommand {
     Train(TrainOptions),
     Compare(CompareOptions),
     Suite(SuiteOptions),
@@ -42,23 +42,29 @@ pub fn main(registry: Registry) -> ExitCode {
     }
     let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word, None));
     if let Some(text) = asked {
-        return say::ended(&say::name(""), printed(text));
+        return console::ended(&console::name(""), printed(text));
     }
-    let program = match Program::try_parse() {
+    let program = match LabProgram::try_parse() {
         Ok(program) => program,
-        Err(shown) => return say::instead(&say::name(""), &shown),
+        Err(shown) => return console::instead(&console::name(""), &shown),
     };
     match program.command {
-        Command::Train(options) => say::ended(&say::name("train"), train(&registry, &options)),
-        Command::Compare(options) => say::ended(&say::name("compare"), compare(&registry, &options)),
-        Command::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
-        Command::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
-        Command::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
-        Command::Advise(options) => say::ended(&say::name("advise"), advise(&registry, &options)),
+        LabCommand::Train(options) => console::ended(&console::name("train"), train(&registry, &options)),
+        LabCommand::Compare(options) => {
+            console::ended(&console::name("compare"), compare(&registry, &options))
+        }
+        LabCommand::Suite(options) => {
+            console::ended(&console::name("suite"), suite(&registry, &options).map(|()| 0))
+        }
+        LabCommand::Step(options) => console::ended(&console::name("step"), step(&registry, &options)),
+        LabCommand::Simulate(options) => {
+            console::ended(&console::name("simulate"), simulate(&registry, &options))
+        }
+        LabCommand::Advise(options) => console::ended(&console::name("advise"), advise(&registry, &options)),
     }
 }
 
-fn printed(text: hexagram::Result<String>) -> Result<u8, Failure> {
-    say::print(&text?)?;
+fn printed(text: hexagram::Result<String>) -> Result<u8, ProgramError> {
+    console::print(&text?)?;
     Ok(0)
 }

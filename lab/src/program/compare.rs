@@ -1,11 +1,11 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
+use super::console::{ProgramError, bytes, markdown_heading, markdown_row, percent, print};
 use super::names::information;
-use super::ranks::Ranks;
-use super::say::{Failure, bytes, markdown_heading, markdown_row, percent, print};
+use super::ranks::ProgramRanks;
 use super::table::Table;
-use super::{Chosen, Setting};
-use crate::outcome::{Outcome, Point};
+use super::{ChosenAlgorithm, Setting};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
 use hexagram::algorithms::Registry;
@@ -48,19 +48,20 @@ const HEADING: [&str; 10] = [
 ///
 /// # Errors
 /// The first invalid option, before any rank starts; errors of the ranks.
-pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Failure> {
+pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, ProgramError> {
     let first = options.algorithms.first().map_or("", String::as_str);
     if let Some(text) = information(registry, first, options.setting.stepping.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
     }
-    let mut rows: Vec<Row> = Vec::new();
-    for chosen in Chosen::all(registry, &options.algorithms)? {
+    let mut rows: Vec<ComparedAlgorithm> = Vec::new();
+    for chosen in ChosenAlgorithm::all(registry, &options.algorithms)? {
         let training = options.setting.training(&chosen)?;
-        rows.push(Row { chosen, training, outcomes: Vec::new() });
+        rows.push(ComparedAlgorithm { chosen, training, outcomes: Vec::new() });
     }
     let once = options.setting.ranks("compare", rows.iter().map(|row| &row.training));
-    let ranks = Ranks { configuration: format!("{}; {} rounds", once.configuration, options.rounds), ..once };
+    let ranks =
+        ProgramRanks { configuration: format!("{}; {} rounds", once.configuration, options.rounds), ..once };
     if let Some(count) = ranks.to_start()? {
         rows.iter().try_for_each(|row| row.training.check_for(count))?;
     }
@@ -78,14 +79,19 @@ pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Fail
 
 /// Trains with all algorithms, one after the other, in each round. Prints each row in the last round; ends early if
 /// standard output has no reader.
-fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Table<'_>) -> Result<()> {
+fn by_turns(
+    comm: &Communicator,
+    mut rows: Vec<ComparedAlgorithm>,
+    rounds: u64,
+    table: &mut Table<'_>,
+) -> Result<()> {
     for round in 0..rounds {
         for at in 0..rows.len() {
             let seed = rows[at].training.seed.wrapping_add(round);
             let training = Training { seed, ..rows[at].training.clone() };
             let outcome = train_on(comm, &training)?;
             rows[at].outcomes.extend(outcome);
-            if round + 1 == rounds && !table.line(&rows[at].told(&rows[0]))? {
+            if round + 1 == rounds && !table.line(&rows[at].table_row(&rows[0]))? {
                 return Ok(());
             }
         }
@@ -95,21 +101,21 @@ fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Ta
 
 /// Trainings by one algorithm.
 #[derive(Clone)]
-struct Row {
-    chosen: Chosen,
+struct ComparedAlgorithm {
+    chosen: ChosenAlgorithm,
     training: Training,
     /// Outcomes of the rounds so far, on rank 0.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<TrainingOutcome>,
 }
 
-impl Row {
+impl ComparedAlgorithm {
     /// Returns the mean of a figure of the last state.
-    fn mean(&self, of: impl Fn(&Point) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&CurvePoint) -> f64) -> f64 {
         self.outcomes.iter().map(|outcome| of(outcome.last())).sum::<f64>() / self.outcomes.len() as f64
     }
 
     /// Returns the row of the table; nothing on ranks without outcomes.
-    fn told(&self, first: &Row) -> String {
+    fn table_row(&self, first: &ComparedAlgorithm) -> String {
         if self.outcomes.is_empty() {
             return String::new();
         }
@@ -125,8 +131,8 @@ impl Row {
             finite(self.mean(|point| point.evaluation.loss), "diverged"),
             percent(accuracy),
             finite(self.mean(|point| point.consensus), "-"),
-            bytes((self.mean(Point::mean_bytes) / steps) as u64),
-            percent(self.mean(Point::mean_bytes) / first.mean(Point::mean_bytes)),
+            bytes((self.mean(CurvePoint::mean_bytes) / steps) as u64),
+            percent(self.mean(CurvePoint::mean_bytes) / first.mean(CurvePoint::mean_bytes)),
             format!("{:.3}", 1e3 * self.mean(|point| point.seconds) / steps),
         ])
     }
@@ -147,12 +153,12 @@ mod tests {
     #[test]
     fn a_training_that_diverges_says_so_in_its_row() {
         let with = |rate: f64| {
-            let chosen = Chosen::named(&Registry::built_in(), "gradient-allreduce").unwrap();
+            let chosen = ChosenAlgorithm::named(&Registry::built_in(), "gradient-allreduce").unwrap();
             let task = Arc::new(Quadratics::new(0).unwrap());
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
             let outcomes = vec![train(&training).unwrap()];
-            let row = Row { chosen, training, outcomes };
-            row.told(&row)
+            let row = ComparedAlgorithm { chosen, training, outcomes };
+            row.table_row(&row)
         };
         assert!(with(1e10).contains("| diverged | - | - |"), "{}", with(1e10));
         assert!(!with(0.1).contains("diverged"), "{}", with(0.1));

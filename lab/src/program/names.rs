@@ -3,7 +3,7 @@
 use hexagram::Result;
 use hexagram::algorithms::registry::Help;
 use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
-use hexagram::logical::spelling::Catalogues;
+use hexagram::logical::options_text::Catalogues;
 use hexagram::physical::hash;
 
 /// Word that stands for all algorithms of the registry, where a list of them is asked for.
@@ -57,14 +57,14 @@ fn help_on_optimizer(name: &str) -> Result<Help> {
 
 /// Algorithm, with the short spelling that is printed for it.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct ChosenAlgorithm {
     /// Algorithm, with its options.
     pub algorithm: AnyAlgorithm,
     /// Spelling without the options at the registry's defaults.
     pub spelling: String,
 }
 
-impl Chosen {
+impl ChosenAlgorithm {
     /// Reads the spelling of an algorithm of the registry.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Chosen {
 
     /// Returns an algorithm with its spelling in a registry.
     pub(super) fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
-        Chosen { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
+        ChosenAlgorithm { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 
     /// Returns those of a list with commas between them, or all algorithms of the registry for `all`.
@@ -87,7 +87,7 @@ impl Chosen {
         if list == ALL {
             return Self::all(registry, &[]);
         }
-        let texts = apart(list);
+        let texts = split_top_level(list);
         if texts.is_empty() {
             return Err(hexagram::Error::usage(
                 "--algorithm is empty",
@@ -118,7 +118,7 @@ impl Chosen {
 
 /// Returns the texts between the commas that are in no brackets.
 #[cfg(feature = "programs")]
-fn apart(text: &str) -> Vec<String> {
+fn split_top_level(text: &str) -> Vec<String> {
     let mut depth = 0usize;
     let mut parts = vec![String::new()];
     for letter in text.chars() {
@@ -195,7 +195,7 @@ mod tests {
         let registry = Registry::built_in().with(SlowMo { period: 8, ..SlowMo::default() });
         let spellings = |texts: &[&str]| -> Result<Vec<String>> {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-            Ok(Chosen::all(&registry, &texts)?.into_iter().map(|chosen| chosen.spelling).collect())
+            Ok(ChosenAlgorithm::all(&registry, &texts)?.into_iter().map(|chosen| chosen.spelling).collect())
         };
         assert_eq!(
             spellings(&["slowmo(period=8)", "slowmo", "slowmo( period = 9 )"]).unwrap(),

@@ -1,8 +1,8 @@
 //! Ranks of a program. Under a launcher the process is one of them; otherwise it starts them all. Use this for a
 //! program that runs the same way under `hexagram run`, mpirun, srun and torchrun, and alone.
 
-use super::say::PrintError;
-use super::{say, transports};
+use super::console::PrintError;
+use super::{console, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::physical::bootstrap::variable;
 use hexagram::physical::stdout::READER_GONE;
@@ -37,7 +37,7 @@ fn now() -> Duration {
 
 /// Ranks that a program was asked to run on.
 #[derive(Debug, Clone)]
-pub struct Ranks {
+pub struct ProgramRanks {
     /// Name of the program and its subcommand, with which failures begin.
     pub program: String,
     /// Number of ranks to start; under a launcher, the number to expect. `None` for the default.
@@ -73,7 +73,7 @@ impl Ran<std::result::Result<(), PrintError>> {
     }
 }
 
-impl Ranks {
+impl ProgramRanks {
     /// Returns the number of ranks that this process starts; `None` if a launcher has started it as a rank.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Ranks {
         let outcome = Job { environment, ..Job::of_this_program(ranks)? }.run()?;
         let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
         if !matches!(outcome, Outcome::Success) && code != READER_GONE {
-            say::line(&self.program, &outcome);
+            console::line(&self.program, &outcome);
         }
         Ok(Ran::Elsewhere(code))
     }

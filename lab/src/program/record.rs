@@ -9,7 +9,7 @@
 //!
 //! `replicas` are hashes of the ranks' parameters after the last step.
 
-use crate::outcome::{Outcome, Point, Step};
+use crate::outcome::{CurvePoint, StepRecord, TrainingOutcome};
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(super) fn prepare(folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::System`] if it cannot be written.
-pub(super) fn write(folder: &Path, spelling: &str, outcome: &Outcome) -> Result<()> {
+pub(super) fn write(folder: &Path, spelling: &str, outcome: &TrainingOutcome) -> Result<()> {
     let steps = outcome.steps.iter().map(of_step);
     let states = outcome.curve.iter().map(of_state);
     let ranks = outcome.last().bytes.len();
@@ -44,18 +44,18 @@ pub(super) fn write(folder: &Path, spelling: &str, outcome: &Outcome) -> Result<
 }
 
 /// Returns the hashes of all replicas after the last step, in hexadecimal digits.
-pub(super) fn hashes(outcome: &Outcome) -> Vec<String> {
+pub(super) fn hashes(outcome: &TrainingOutcome) -> Vec<String> {
     outcome.replicas.iter().map(|hash| format!("{hash:016x}")).collect()
 }
 
-fn of_step(step: &Step) -> Value {
-    let Step { step, loss, learning_rate, metrics } = step;
+fn of_step(step: &StepRecord) -> Value {
+    let StepRecord { step, loss, learning_rate, metrics } = step;
     json!({
         "event": "step", "step": step, "loss": loss, "learning_rate": learning_rate, "metrics": metrics,
     })
 }
 
-fn of_state(point: &Point) -> Value {
+fn of_state(point: &CurvePoint) -> Value {
     json!({
         "event": "state", "step": point.step, "loss": point.evaluation.loss,
         "accuracy": point.evaluation.accuracy, "consensus_distance": point.consensus,

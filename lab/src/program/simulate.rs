@@ -12,7 +12,7 @@ mod file;
 pub(super) mod job;
 pub(super) mod model;
 mod options;
-mod out;
+mod output_dir;
 mod pace;
 mod pictures;
 pub(super) mod point;
@@ -23,25 +23,25 @@ mod sweep;
 mod trace;
 mod train;
 
-use super::Chosen;
+use super::ChosenAlgorithm;
+use super::console::{ProgramError, print};
 use super::names::information;
 use super::periods::whole_periods;
-use super::say::{Failure, print};
 use hexagram::algorithms::Registry;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
-pub use job::JobOptions;
+pub use job::SimulatedJobOptions;
 use options::STEPS;
 pub use options::SimulateOptions;
-use point::{Point, Steps};
-use report::{HEADING, Report, about};
-use sweep::{Sweep, Swept};
+use point::{ClusterPoint, StepCounts};
+use report::{HEADING, SimulateReport, about};
+use sweep::{Sweep, SweptProperty};
 
 /// Runs `simulate`. Returns the exit code.
 ///
 /// # Errors
 /// The first invalid option, or the error of a rank, in one line.
-pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Failure> {
+pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, ProgramError> {
     if let Some(text) = information(registry, options.algorithms(), options.job.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
@@ -53,7 +53,7 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     if let Some(asked) = &options.faults.faults {
         return faults::faults(registry, options, asked);
     }
-    let chosen = Chosen::listed(registry, options.algorithms())?;
+    let chosen = ChosenAlgorithm::listed(registry, options.algorithms())?;
     let Clusters { points, swept } = options.clusters()?;
     options.prepare(&chosen)?;
     if let Some(task) = &options.training.train {
@@ -66,24 +66,29 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
 
 impl SimulateOptions {
     /// Measures the steps of each algorithm on each cluster, and reports them.
-    fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
+    fn measure(
+        &self,
+        chosen: &[ChosenAlgorithm],
+        points: &[ClusterPoint],
+        swept: Option<SweptProperty>,
+    ) -> Result<(), ProgramError> {
         let job = self.job.job()?;
-        let steps = |chosen: &Chosen| {
+        let steps = |chosen: &ChosenAlgorithm| {
             let counted = self.steps.unwrap_or_else(|| whole_periods(&chosen.algorithm, STEPS));
-            Steps { warmup: self.warmup, counted }
+            StepCounts { warmup: self.warmup, counted }
         };
-        let mut report = Report::new(self, &about(&self.job.model, &job.model), &HEADING);
+        let mut report = SimulateReport::new(self, &about(&self.job.model, &job.model), &HEADING);
         let mut rows = Vec::new();
         for point in points {
             for chosen in chosen {
                 let row = job.row(chosen, point, steps(chosen))?;
-                report.add(&row.told(), row.json())?;
+                report.add(&row.table_row(), row.json())?;
                 rows.extend(swept.map(|swept| (swept.of(point), row)));
             }
         }
         if let (Some(folder), Some(swept)) = (&self.out, swept) {
             for (name, picture) in pictures::pictures(&self.job.model, swept, &rows) {
-                out::write(folder, name, &picture)?;
+                output_dir::write(folder, name, &picture)?;
             }
         }
         if let (Some(file), [chosen], [point]) = (&self.trace, chosen, points) {
@@ -99,7 +104,7 @@ impl SimulateOptions {
         self.job.check_link(&here)?;
         let Some(text) = &self.sweep else { return Ok(Clusters { points: vec![here], swept: None }) };
         let Sweep { swept, points } = sweep::sweep(text, &here)?;
-        if swept != Swept::Ranks {
+        if swept != SweptProperty::Ranks {
             self.job.check_link_counts(&here)?;
         }
         points.iter().try_for_each(|point| self.job.check(point))?;
@@ -107,9 +112,9 @@ impl SimulateOptions {
     }
 
     /// Checks that files can be written, before the simulation starts.
-    fn prepare(&self, chosen: &[Chosen]) -> Result<()> {
+    fn prepare(&self, chosen: &[ChosenAlgorithm]) -> Result<()> {
         if let Some(folder) = &self.out {
-            out::prepare(folder)?;
+            output_dir::prepare(folder)?;
         }
         let Some(file) = &self.trace else { return Ok(()) };
         if chosen.len() > 1 {
@@ -122,7 +127,7 @@ impl SimulateOptions {
 
 /// Clusters for which there are figures.
 struct Clusters {
-    points: Vec<Point>,
+    points: Vec<ClusterPoint>,
     /// Property in which they differ.
-    swept: Option<Swept>,
+    swept: Option<SweptProperty>,
 }

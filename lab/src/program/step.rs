@@ -6,13 +6,13 @@ mod compute;
 mod measure;
 pub(super) mod profile;
 
+use super::console::{self, PrintError, ProgramError, print};
 use super::names::information;
 use super::periods::whole_periods;
-use super::ranks::Ranks;
-use super::rehearsal::rehearse;
-use super::say::{self, Failure, PrintError, print};
+use super::preflight::rehearse;
+use super::ranks::ProgramRanks;
 use super::table::Table;
-use super::{Chosen, Passes, stepping, transports};
+use super::{ChosenAlgorithm, OverlappedPasses, optimizer_args, transports};
 use clap::Parser;
 use compute::Processor;
 pub(super) use compute::spent;
@@ -57,8 +57,8 @@ pub struct StepOptions {
 
     /// Computation that communication overlaps: the backward pass, or also the next forward pass, in which each layer
     /// then waits for its own parameters
-    #[arg(long, value_enum, default_value_t = Passes::Backward)]
-    pub overlap: Passes,
+    #[arg(long, value_enum, default_value_t = OverlappedPasses::Backward)]
+    pub overlap: OverlappedPasses,
 
     /// Number of ranks to start; under a launcher, the number of ranks to expect [default: 2]
     #[arg(short = 'n', long, value_name = "N")]
@@ -96,14 +96,14 @@ const NONE: &str = "none";
 ///
 /// # Errors
 /// The first invalid option, before any rank starts; errors of the ranks.
-pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
+pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, ProgramError> {
     if let Some(text) = information(registry, &options.algorithm, options.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
     }
     let measurement = Measurement::new(registry, options)?;
-    let program = say::name("step");
-    let ranks = Ranks {
+    let program = console::name("step");
+    let ranks = ProgramRanks {
         program,
         ranks: options.ranks,
         otherwise: 2,
@@ -122,7 +122,7 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
 pub(super) struct Measurement<'a> {
     options: &'a StepOptions,
     /// Algorithm, `None` for no communication.
-    chosen: Option<Chosen>,
+    chosen: Option<ChosenAlgorithm>,
     optimizer: Arc<dyn Optimizer>,
     profile: Profile,
     /// Number of steps that are measured.
@@ -144,7 +144,7 @@ impl<'a> Measurement<'a> {
         let profile = Profile::read(options.profile.as_deref())?;
         let chosen = match options.algorithm.as_str() {
             NONE => None,
-            text => Some(Chosen::named(registry, text)?),
+            text => Some(ChosenAlgorithm::named(registry, text)?),
         };
         Self::of(options, chosen, profile)
     }
@@ -154,9 +154,13 @@ impl<'a> Measurement<'a> {
     ///
     /// # Errors
     /// An invalid optimizer, in one line.
-    pub(super) fn of(options: &'a StepOptions, chosen: Option<Chosen>, profile: Profile) -> Result<Self> {
+    pub(super) fn of(
+        options: &'a StepOptions,
+        chosen: Option<ChosenAlgorithm>,
+        profile: Profile,
+    ) -> Result<Self> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
-        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
         let by_default = || chosen.as_ref().map_or(STEPS, |chosen| whole_periods(&chosen.algorithm, STEPS));
         let steps = options.steps.unwrap_or_else(by_default);
         Ok(Measurement { options, chosen, optimizer, profile, steps, hierarchical: false })

@@ -5,9 +5,9 @@
 
 mod records;
 
-use super::Chosen;
-use super::say::{Failure, print};
-use crate::suite::{Cell, Place, Record, Results, Suite, create_page, run_all, write_pages};
+use super::ChosenAlgorithm;
+use super::console::{ProgramError, print};
+use crate::suite::{Cell, MatrixCell, Results, Suite, SuiteRecord, create_page, run_all, write_pages};
 use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{AnyAlgorithm, Error, Result};
@@ -44,13 +44,13 @@ pub struct SuiteOptions {
 }
 
 /// Trainings, by place and seed.
-type Trainings = BTreeSet<(Place, u64)>;
+type Trainings = BTreeSet<(MatrixCell, u64)>;
 
 /// Runs `suite` with the algorithms of a registry.
 ///
 /// # Errors
 /// The first invalid option, in one line, before any training; errors of a training, with its place.
-pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure> {
+pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), ProgramError> {
     let algorithms = named(registry, &options.algorithms)?;
     if options.judge {
         let records = read(&options.records)?;
@@ -63,8 +63,9 @@ pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure>
         return page.write(records);
     }
     let mut file = RecordFile::open(&options.records)?;
-    let word = |record: &Record| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
-    let stays = |record: &Record| !options.anew || algorithms.iter().all(|own| own.name() != word(record));
+    let word = |record: &SuiteRecord| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
+    let stays =
+        |record: &SuiteRecord| !options.anew || algorithms.iter().all(|own| own.name() != word(record));
     let mut done: Trainings = file.records().iter().filter(|record| stays(record)).map(training).collect();
     let suite = if options.short { Suite::short } else { Suite::whole };
     let mut cells = suite(algorithms.clone())?.cells()?;
@@ -78,7 +79,7 @@ pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure>
     page.write(file.records().to_vec())
 }
 
-fn training(record: &Record) -> (Place, u64) {
+fn training(record: &SuiteRecord) -> (MatrixCell, u64) {
     (record.place.clone(), record.seed)
 }
 
@@ -110,7 +111,7 @@ fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
 
 impl PageFolder {
     /// Writes the page of the records, and prints its path.
-    fn write(&self, records: Vec<Record>) -> Result<(), Failure> {
+    fn write(&self, records: Vec<SuiteRecord>) -> Result<(), ProgramError> {
         write_pages(&Results::new(records), &self.folder)?;
         let path = self.folder.join("which-algorithm.md");
         print(&format!("{} is up to date", path.display()))?;
@@ -125,7 +126,7 @@ impl PageFolder {
 
 /// Returns the algorithms of these names.
 fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
-    let own = |chosen: Chosen| match chosen.spelling == chosen.algorithm.name() {
+    let own = |chosen: ChosenAlgorithm| match chosen.spelling == chosen.algorithm.name() {
         true => Ok(chosen.algorithm),
         false => {
             let what = format!(
@@ -135,7 +136,7 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
             Err(Error::usage(what, "register an algorithm with these options as its defaults"))
         }
     };
-    Chosen::all(registry, names)?.into_iter().map(own).collect()
+    ChosenAlgorithm::all(registry, names)?.into_iter().map(own).collect()
 }
 
 /// Runs trainings, and appends their records.

@@ -3,7 +3,7 @@
 //! A line that cannot be printed is no failure of the rank. The other ranks end as after the last line, without an
 //! error.
 
-use super::say::{PrintError, print};
+use super::console::{PrintError, print};
 use hexagram::{Communicator, Result};
 
 /// Lines that a measurement prints, one by one.

@@ -1,10 +1,10 @@
 //! `train`: trains a small task by any algorithm of a registry, on real ranks, and prints how it went.
 
+use super::console::{ProgramError, bytes, percent, print};
 use super::names::information;
-use super::say::{Failure, bytes, percent, print};
 use super::table::Table;
-use super::{Chosen, Setting, record};
-use crate::outcome::{Outcome, Point};
+use super::{ChosenAlgorithm, Setting, record};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::{Training, train_on};
 use clap::Parser;
 use hexagram::algorithms::Registry;
@@ -37,13 +37,13 @@ pub struct TrainOptions {
 ///
 /// # Errors
 /// The first invalid option, before any rank starts; errors of the ranks.
-pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure> {
+pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, ProgramError> {
     let optimizer = options.setting.stepping.optimizer.as_deref();
     if let Some(text) = information(registry, &options.algorithm, optimizer) {
         print(&text?)?;
         return Ok(0);
     }
-    let chosen = Chosen::named(registry, &options.algorithm)?;
+    let chosen = ChosenAlgorithm::named(registry, &options.algorithm)?;
     let training = options.setting.training(&chosen)?;
     let ranks = options.setting.ranks("train", [&training]);
     if let Some(count) = ranks.to_start()? {
@@ -63,7 +63,7 @@ pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure>
             record::prepare(folder)?;
             record::write(folder, &chosen.spelling, outcome)?;
         }
-        let lines = outcome.map(|outcome| told(&training, &outcome)).unwrap_or_default();
+        let lines = outcome.map(|outcome| describe(&training, &outcome)).unwrap_or_default();
         table.line(&lines)?;
         Ok(table.finish())
     })?;
@@ -78,7 +78,7 @@ impl Training {
 }
 
 /// Returns the curve of a training, and its costs.
-fn told(training: &Training, outcome: &Outcome) -> String {
+fn describe(training: &Training, outcome: &TrainingOutcome) -> String {
     let heading = format!(
         "{:>6}  {:>10}  {:>9}  {:>10}  {:>11}  {:>8}",
         "step", "loss", "accuracy", "apart", "sent a rank", "seconds"
@@ -98,13 +98,13 @@ fn told(training: &Training, outcome: &Outcome) -> String {
 }
 
 /// Returns a line about divergence if a training has diverged.
-fn divergence(outcome: &Outcome) -> Option<String> {
+fn divergence(outcome: &TrainingOutcome) -> Option<String> {
     let first = outcome.first(|point| !point.evaluation.loss.is_finite())?;
     Some(format!("diverged: the loss is not a number after step {}; choose a smaller --lr", first.step))
 }
 
 /// Returns a line for each number that the algorithm gives out, with its last value.
-fn metrics(outcome: &Outcome) -> impl Iterator<Item = String> {
+fn metrics(outcome: &TrainingOutcome) -> impl Iterator<Item = String> {
     let mut last = BTreeMap::new();
     for step in &outcome.steps {
         last.extend(step.metrics.iter().map(|(name, value)| (name, (step.step, value))));
@@ -114,7 +114,7 @@ fn metrics(outcome: &Outcome) -> impl Iterator<Item = String> {
     told.into_iter()
 }
 
-fn line(point: &Point) -> String {
+fn line(point: &CurvePoint) -> String {
     format!(
         "{:>6}  {:>10.4}  {:>9}  {:>10.4}  {:>11}  {:>8.2}",
         point.step,
@@ -138,7 +138,7 @@ mod tests {
         let with = |rate: f64| {
             let task = Arc::new(Quadratics::new(0).unwrap());
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
-            told(&training, &train(&training).unwrap())
+            describe(&training, &train(&training).unwrap())
         };
         assert!(with(1e10).contains("\ndiverged: the loss is not a number after step "), "{}", with(1e10));
         assert!(!with(0.1).contains("diverged"));

@@ -1,13 +1,13 @@
 //! Reporter of a training while it runs and at its end: prints, writes metrics.jsonl, and draws the picture.
 
-use super::metrics::{Epoch, Metrics, Step};
-use super::progress::Progress;
-use super::report::Report;
+use super::metrics::{EpochMetrics, MetricsFile, StepMetrics};
+use super::progress::EpochProgress;
+use super::report::RunReport;
 use super::saves::Saves;
-use super::work::Work;
-use super::{Failure, Run, picture};
+use super::work::StepWork;
+use super::{CheckedRun, RunError, picture};
+use crate::program::console::bytes;
 use crate::program::ranks::since_launch;
-use crate::program::say::bytes;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
@@ -43,12 +43,12 @@ pub(super) struct Judged {
 }
 
 /// Reporter of the running training: rank 0 prints and writes, the others only contribute.
-pub(super) struct Log<'a> {
-    run: &'a Run,
+pub(super) struct RunLog<'a> {
+    run: &'a CheckedRun,
     world: &'a World,
-    progress: Progress,
+    progress: EpochProgress,
     /// On rank 0.
-    metrics: Option<Metrics>,
+    metrics: Option<MetricsFile>,
     /// True if figures, or the picture, could not be kept.
     is_lost: bool,
     began: Instant,
@@ -60,7 +60,7 @@ pub(super) struct Log<'a> {
     steps_s: f64,
     samples: f64,
     /// Work of all ranks and epochs, where samples cost differently.
-    work: Option<Work>,
+    work: Option<StepWork>,
     rate: LearningRate,
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
@@ -72,22 +72,22 @@ pub(super) struct Log<'a> {
     loss: f64,
 }
 
-impl<'a> Log<'a> {
+impl<'a> RunLog<'a> {
     /// Creates the reporter of a training with this many steps per epoch, at this learning rate. Rank 0 creates the
     /// folder of the figures.
     ///
     /// # Errors
     /// [`Error::System`](hexagram::Error::System) if the folder or the file cannot be created.
     pub(super) fn new(
-        run: &'a Run,
+        run: &'a CheckedRun,
         world: &'a World,
         (steps, rate): (u64, LearningRate),
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let first = world.rank() == 0;
         let directory = run.options.directory(world.size());
-        let metrics = if first { Some(Metrics::create(directory)?) } else { None };
-        let progress = Progress::new(world.rank(), steps);
-        Ok(Log {
+        let metrics = if first { Some(MetricsFile::create(directory)?) } else { None };
+        let progress = EpochProgress::new(world.rank(), steps);
+        Ok(RunLog {
             run,
             world,
             progress,
@@ -138,8 +138,8 @@ impl<'a> Log<'a> {
         comm: &Communicator,
         losses: &[f64],
         evaluation: Evaluation<f64>,
-        (spent, work): (Spent, Option<Work>),
-    ) -> Result<(), Failure> {
+        (spent, work): (Spent, Option<StepWork>),
+    ) -> Result<(), RunError> {
         let Spent { blocked, steps, bytes, samples } = spent;
         let mut sums = [blocked.as_secs_f64(), steps.as_secs_f64(), bytes as f64, samples as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
@@ -154,7 +154,7 @@ impl<'a> Log<'a> {
             self.work.get_or_insert_default().add(work.clone());
         }
         self.steps += losses.len() as u64;
-        let epoch = Epoch {
+        let epoch = EpochMetrics {
             epoch: self.epoch,
             loss: self.loss,
             test_accuracy: evaluation.result,
@@ -173,12 +173,12 @@ impl<'a> Log<'a> {
     }
 
     /// Writes the figures of an epoch and its steps, on rank 0.
-    fn keep(&mut self, first_step: u64, losses: &[f64], epoch: Epoch) {
+    fn keep(&mut self, first_step: u64, losses: &[f64], epoch: EpochMetrics) {
         let Some(metrics) = &mut self.metrics else { return };
         let mut kept = Ok(());
         let mut tokens = epoch.work.iter().flat_map(|work| &work.tokens);
         for (step, (loss, (ended, given))) in (first_step..).zip(losses.iter().zip(&self.ended)) {
-            kept = kept.and(metrics.step(Step {
+            kept = kept.and(metrics.step(StepMetrics {
                 epoch: self.epoch,
                 step,
                 loss: *loss,
@@ -276,11 +276,11 @@ impl<'a> Log<'a> {
     }
 
     /// Returns the report of the whole run.
-    fn report(&self, result: &Judged, failed_saves: u64) -> Report {
-        let Run { options, algorithm, stepper, subject } = self.run;
+    fn report(&self, result: &Judged, failed_saves: u64) -> RunReport {
+        let CheckedRun { options, algorithm, stepper, subject } = self.run;
         let ranks = self.world.size();
         let of_all_reduce = result.bytes_per_step * (self.steps - self.resumed_at) as f64;
-        Report {
+        RunReport {
             ranks,
             algorithm: options.algorithm.clone(),
             trigram: algorithm.trigram().symbol(),
@@ -305,7 +305,7 @@ impl<'a> Log<'a> {
     }
 }
 
-fn describe(epoch: &Epoch, epochs: u64) -> String {
+fn describe(epoch: &EpochMetrics, epochs: u64) -> String {
     let work = epoch.work.as_ref().map(|work| format!("\n          {}", work.text())).unwrap_or_default();
     format!(
         "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  apart {:.3}  {:>6.0} samples/s  {:>4.1} % communication  {} sent{work}",

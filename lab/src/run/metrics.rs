@@ -7,7 +7,7 @@
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
-use super::work::Work;
+use super::work::StepWork;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Figures of one step.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Step {
+pub(super) struct StepMetrics {
     /// The epoch it belongs to.
     pub(super) epoch: u64,
     /// Its number, counted through the whole run.
@@ -36,7 +36,7 @@ pub(super) struct Step {
 
 /// Figures of one epoch.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Epoch {
+pub(super) struct EpochMetrics {
     /// Its number.
     pub(super) epoch: u64,
     /// The mean training loss of its steps, in nats.
@@ -54,7 +54,7 @@ pub(super) struct Epoch {
     /// Seconds since the run began.
     pub(super) seconds: f64,
     /// Work of each rank, where samples cost differently.
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<StepWork>,
 }
 
 /// Makes the directory of a run, with its parents, if it is not there.
@@ -80,14 +80,14 @@ pub(crate) fn prepare(directory: &Path) -> Result<()> {
 /// Lines reach the system at the end of every epoch, so a killed run leaves all its finished epochs. A figure that is
 /// not finite (a loss that diverged) is written as `null`.
 #[derive(Debug)]
-pub(super) struct Metrics {
+pub(super) struct MetricsFile {
     path: PathBuf,
     file: BufWriter<File>,
-    steps: Vec<Step>,
-    epochs: Vec<Epoch>,
+    steps: Vec<StepMetrics>,
+    epochs: Vec<EpochMetrics>,
 }
 
-impl Metrics {
+impl MetricsFile {
     /// Starts the file, in a directory that is made if it is not there, with its parents. Replaces the file
     /// of an earlier run.
     ///
@@ -108,7 +108,7 @@ impl Metrics {
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(|cause| not_written(&path, cause))?;
         }
-        Ok(Metrics { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
+        Ok(MetricsFile { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
     }
 
     /// Records a step.
@@ -116,7 +116,7 @@ impl Metrics {
     /// # Errors
     ///
     /// [`Error::System`] when the disk is full or gone.
-    pub(super) fn step(&mut self, step: Step) -> Result<()> {
+    pub(super) fn step(&mut self, step: StepMetrics) -> Result<()> {
         let mut fields = vec![
             ("event", json!("step")),
             ("epoch", json!(step.epoch)),
@@ -140,7 +140,7 @@ impl Metrics {
     /// # Errors
     ///
     /// [`Error::System`] when the disk is full or gone.
-    pub(super) fn epoch(&mut self, epoch: Epoch) -> Result<()> {
+    pub(super) fn epoch(&mut self, epoch: EpochMetrics) -> Result<()> {
         let mut fields = vec![
             ("event", json!("epoch")),
             ("epoch", json!(epoch.epoch)),
@@ -152,7 +152,7 @@ impl Metrics {
             ("bytes_sent", json!(epoch.bytes_sent)),
             ("seconds", json!(epoch.seconds)),
         ];
-        fields.extend(epoch.work.as_ref().map(Work::fields).unwrap_or_default());
+        fields.extend(epoch.work.as_ref().map(StepWork::fields).unwrap_or_default());
         self.epochs.push(epoch);
         self.write(&fields)?;
         self.flush()
@@ -174,12 +174,12 @@ impl Metrics {
     }
 
     /// Returns all steps so far, in the order they were recorded.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[StepMetrics] {
         &self.steps
     }
 
     /// Returns all epochs so far, in the order they were recorded.
-    pub(super) fn epochs(&self) -> &[Epoch] {
+    pub(super) fn epochs(&self) -> &[EpochMetrics] {
         &self.epochs
     }
 
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const STEP: Step = Step {
+    const STEP: StepMetrics = StepMetrics {
         epoch: 0,
         step: 7,
         loss: 2.5,
@@ -220,7 +220,7 @@ mod tests {
         metrics: BTreeMap::new(),
         tokens: Vec::new(),
     };
-    const EPOCH: Epoch = Epoch {
+    const EPOCH: EpochMetrics = EpochMetrics {
         epoch: 0,
         loss: 2.0,
         test_accuracy: 0.5,
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn lines_read_back() {
         let scratch = Scratch::new("lines");
-        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
         metrics.step(STEP).unwrap();
         metrics.epoch(EPOCH).unwrap();
-        metrics.epoch(Epoch { epoch: 1, samples_per_s: 3000.0, seconds: 3.0, ..EPOCH }).unwrap();
+        metrics.epoch(EpochMetrics { epoch: 1, samples_per_s: 3000.0, seconds: 3.0, ..EPOCH }).unwrap();
         metrics.summary(&[("algorithm", json!("a \"quoted\" name"))]).unwrap();
         let lines = scratch.lines();
         assert_eq!(
@@ -279,9 +279,9 @@ mod tests {
     #[test]
     fn what_the_algorithm_gave_out_is_on_its_steps_line() {
         let scratch = Scratch::new("algorithm");
-        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
         let given = BTreeMap::from([("drift".to_owned(), 0.5), ("staleness".to_owned(), f64::NAN)]);
-        metrics.step(Step { metrics: given, ..STEP }).unwrap();
+        metrics.step(StepMetrics { metrics: given, ..STEP }).unwrap();
         metrics.epoch(EPOCH).unwrap();
         assert_eq!(scratch.lines()[0]["metrics"], json!({"drift": 0.5, "staleness": null}));
     }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn an_epoch_is_on_disk_before_the_run_ends() {
         let scratch = Scratch::new("flush");
-        let mut metrics = Metrics::create(scratch.0.join("a/b")).unwrap();
+        let mut metrics = MetricsFile::create(scratch.0.join("a/b")).unwrap();
         metrics.step(STEP).unwrap();
         metrics.epoch(EPOCH).unwrap();
         assert_eq!(fs::read_to_string(scratch.0.join("a/b/metrics.jsonl")).unwrap().lines().count(), 2);
@@ -298,9 +298,9 @@ mod tests {
     #[test]
     fn a_diverged_or_empty_run_is_still_json() {
         let scratch = Scratch::new("nan");
-        let mut metrics = Metrics::create(&scratch.0).unwrap();
-        metrics.step(Step { loss: f64::NAN, ..STEP }).unwrap();
-        metrics.epoch(Epoch { loss: f64::INFINITY, ..EPOCH }).unwrap();
+        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
+        metrics.step(StepMetrics { loss: f64::NAN, ..STEP }).unwrap();
+        metrics.epoch(EpochMetrics { loss: f64::INFINITY, ..EPOCH }).unwrap();
         assert!(scratch.lines().iter().all(|line| line["loss"].is_null()));
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let scratch = Scratch::new("directory");
         fs::create_dir_all(&scratch.0).unwrap();
         fs::write(scratch.0.join("file"), "").unwrap();
-        let error = Metrics::create(scratch.0.join("file/run")).unwrap_err();
+        let error = MetricsFile::create(scratch.0.join("file/run")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("file/run") && text.contains("choose a directory"), "{error}");
     }
@@ -318,7 +318,7 @@ mod tests {
     fn a_file_that_cannot_be_made_is_named() {
         let scratch = Scratch::new("file");
         fs::create_dir_all(scratch.0.join("metrics.jsonl")).unwrap();
-        let error = Metrics::create(&scratch.0).unwrap_err();
+        let error = MetricsFile::create(&scratch.0).unwrap_err();
         assert!(error.to_string().contains("metrics.jsonl"), "{error}");
     }
 
@@ -328,7 +328,7 @@ mod tests {
         let scratch = Scratch::new("full");
         fs::create_dir_all(&scratch.0).unwrap();
         std::os::unix::fs::symlink("/dev/full", scratch.0.join("metrics.jsonl")).unwrap();
-        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
         let error = metrics.epoch(EPOCH).unwrap_err();
         assert!(error.to_string().contains("free disk space"), "{error}");
     }

@@ -1,9 +1,11 @@
 //! Options that training programs share, checked before any rank starts, so that bad input is one line from one process.
 
 use super::share::distributed;
-use super::{Costs, Failure};
-use crate::program::ranks::{Ran, Ranks, start_of_program};
-use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
+use super::{Costs, RunError};
+use crate::program::ranks::{ProgramRanks, Ran, start_of_program};
+use crate::program::{
+    ChosenAlgorithm, OptimizerArgs, OverlappedPasses, Stepper, console, folder_name, rehearse,
+};
 use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
@@ -46,11 +48,11 @@ pub struct RunOptions {
     pub batch: usize,
     /// Computation that communication overlaps: the backward pass, or also the next forward pass, in which each part
     /// of the model then waits for its own parameters
-    #[arg(long, value_enum, default_value_t = Passes::Backward)]
-    pub overlap: Passes,
+    #[arg(long, value_enum, default_value_t = OverlappedPasses::Backward)]
+    pub overlap: OverlappedPasses,
     /// Optimizer and learning rate.
     #[command(flatten)]
-    pub stepping: Stepping,
+    pub stepping: OptimizerArgs,
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -109,7 +111,7 @@ pub struct Subject {
 
 /// Training whose options have been checked.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct CheckedRun {
     /// Options as given, with the algorithm in its short spelling.
     pub options: RunOptions,
     /// Algorithm.
@@ -120,14 +122,15 @@ pub struct Run {
     pub subject: Subject,
 }
 
-impl Run {
+impl CheckedRun {
     /// Looks up the names in the options, and refuses invalid ones.
     ///
     /// # Errors
     /// The reason and a remedy, in one line.
     pub fn check(mut options: RunOptions, subject: Subject) -> Result<Self> {
         // Printed and saved in its short spelling, however it was typed.
-        let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &options.algorithm)?;
+        let ChosenAlgorithm { algorithm, spelling } =
+            ChosenAlgorithm::named(&Registry::built_in(), &options.algorithm)?;
         options.algorithm = spelling;
         let ranks = options.ranks();
         if !(1..=MAX_RANKS).contains(&ranks) {
@@ -151,7 +154,7 @@ impl Run {
         }
         let rate = tuned(algorithm.name(), subject.rates).learning_rate;
         let stepper = options.stepping.check(&algorithm, rate)?;
-        let run = Run { options, algorithm, stepper, subject };
+        let run = CheckedRun { options, algorithm, stepper, subject };
         run.schedule(run.subject.samples as u64)?;
         Ok(run)
     }
@@ -163,11 +166,11 @@ impl Run {
     /// Those of `rank`, or of the start.
     pub fn start(
         &self,
-        rank: impl Fn(&World) -> Result<ExitCode, Failure> + Sync,
-    ) -> Result<ExitCode, Failure> {
+        rank: impl Fn(&World) -> Result<ExitCode, RunError> + Sync,
+    ) -> Result<ExitCode, RunError> {
         start_of_program();
         let options = &self.options;
-        let ranks = Ranks {
+        let ranks = ProgramRanks {
             program: self.subject.program.to_owned(),
             ranks: options.ranks,
             otherwise: options.ranks(),
@@ -182,14 +185,14 @@ impl Run {
             options.out.as_deref().map_or(Ok(()), super::metrics::prepare)?;
         }
         let one = |world: &World| -> Result<ExitCode, String> {
-            let named = |error: Failure| format!("rank {}: {error}", world.rank());
-            self.check_share(world.size()).map_err(Failure::from).and_then(|()| rank(world)).map_err(named)
+            let named = |error: RunError| format!("rank {}: {error}", world.rank());
+            self.check_share(world.size()).map_err(RunError::from).and_then(|()| rank(world)).map_err(named)
         };
         match ranks.run_with(one)? {
             Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
             Ran::Here(ended) => {
                 let failed = |error: String| {
-                    say::line(self.subject.program, error);
+                    console::line(self.subject.program, error);
                     ExitCode::FAILURE
                 };
                 let mut codes = ended.into_iter().map(|code| code.unwrap_or_else(failed));
@@ -203,7 +206,7 @@ impl Run {
     ///
     /// # Errors
     /// Those of the sampler.
-    pub fn share(&self, world: &World) -> Result<LoaderOptions, Failure> {
+    pub fn share(&self, world: &World) -> Result<LoaderOptions, RunError> {
         let seed = self.options.seed;
         let rank = (world.rank(), world.size());
         let order = (self.options.batch, seed);
@@ -240,7 +243,7 @@ impl Run {
 
     /// Returns the options that must be the same on all ranks.
     fn agreement(&self) -> String {
-        let Run { options, stepper, subject, .. } = self;
+        let CheckedRun { options, stepper, subject, .. } = self;
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
         let checkpoint = match options.checkpoint {
             Some(_) => format!(" --checkpoint --every {}", options.every),
@@ -294,7 +297,7 @@ mod tests {
         common: RunOptions,
     }
 
-    fn checked(arguments: &[&str]) -> Result<Run, String> {
+    fn checked(arguments: &[&str]) -> Result<CheckedRun, String> {
         let options = <Options as clap::Parser>::try_parse_from([&["train"], arguments].concat());
         let subject = Subject {
             program: "train",
@@ -306,7 +309,7 @@ mod tests {
             costs: None,
         };
         let run = options.map_err(|error| error.to_string())?;
-        Run::check(run.common, subject).map_err(|error| error.to_string())
+        CheckedRun::check(run.common, subject).map_err(|error| error.to_string())
     }
 
     fn refused(arguments: &[&str], what: &str) {

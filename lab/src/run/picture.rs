@@ -1,8 +1,8 @@
 //! Picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG; and the tokens
 //! of each rank, where samples cost differently.
 
-use super::metrics::{Epoch, Step, not_written};
-use crate::picture::{Axes, Drawn, Panel, Picture};
+use super::metrics::{EpochMetrics, StepMetrics, not_written};
+use crate::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram::Result;
 use std::path::Path;
 
@@ -17,55 +17,55 @@ const TOLD_APART: usize = 40;
 ///
 /// # Errors
 /// [`Error::System`](hexagram::Error::System) if the file cannot be written.
-pub(super) fn save(path: &Path, title: &str, steps: &[Step], epochs: &[Epoch]) -> Result<()> {
+pub(super) fn save(path: &Path, title: &str, steps: &[StepMetrics], epochs: &[EpochMetrics]) -> Result<()> {
     std::fs::write(path, svg(title, steps, epochs)).map_err(|cause| not_written(path, cause))
 }
 
-fn svg(title: &str, steps: &[Step], epochs: &[Epoch]) -> String {
+fn svg(title: &str, steps: &[StepMetrics], epochs: &[EpochMetrics]) -> String {
     let mut panels = vec![loss(steps, epochs), accuracy(epochs), throughput(epochs)];
     panels.extend(tokens(steps, epochs));
     Picture { title, columns: 3, axes: Axes::default(), panels }.svg()
 }
 
-fn loss(steps: &[Step], epochs: &[Epoch]) -> Panel<'static> {
+fn loss(steps: &[StepMetrics], epochs: &[EpochMetrics]) -> Panel<'static> {
     let points: Vec<(f64, f64)> = steps.iter().map(|step| (step.step as f64, step.loss)).collect();
     let points: Vec<(f64, f64)> = points.into_iter().filter(|point| point.1.is_finite()).collect();
     let remark = epochs.last().map(|epoch| format!(": {} in the last epoch", short(epoch.loss)));
     let low = points.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let high = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let noisy = points.len() >= NOISY;
-    let each = Drawn { reference: noisy, ..Drawn::line("each step", extremes(&points)) };
-    let smooth = noisy.then(|| Drawn::line("smoothed", smoothed(&points)));
+    let each = PictureContent { reference: noisy, ..PictureContent::line("each step", extremes(&points)) };
+    let smooth = noisy.then(|| PictureContent::line("smoothed", smoothed(&points)));
     let drawn = smooth.into_iter().chain([each]).collect();
     let axes =
         Axes { x: "step", y: "cross-entropy (nats)", log_x: false, log_y: high > 10.0 * low && low > 0.0 };
     Panel { title: format!("Training loss{}", remark.unwrap_or_default()), axes: Some(axes), drawn }
 }
 
-fn accuracy(epochs: &[Epoch]) -> Panel<'static> {
+fn accuracy(epochs: &[EpochMetrics]) -> Panel<'static> {
     let points = by_epoch(epochs, |epoch| 100.0 * epoch.test_accuracy);
     let remark = points.last().map(|point| format!(": {:.1} % at the end", point.1)).unwrap_or_default();
     let axes = Axes { x: "epoch", y: "correct (%)", ..Axes::default() };
     let title = format!("Accuracy on held-out samples{remark}");
-    Panel { title, axes: Some(axes), drawn: vec![Drawn::line("accuracy", points)] }
+    Panel { title, axes: Some(axes), drawn: vec![PictureContent::line("accuracy", points)] }
 }
 
-fn throughput(epochs: &[Epoch]) -> Panel<'static> {
+fn throughput(epochs: &[EpochMetrics]) -> Panel<'static> {
     let points = by_epoch(epochs, |epoch| epoch.samples_per_s);
     let mean = points.iter().map(|point| point.1).sum::<f64>() / points.len().max(1) as f64;
     let axes = Axes { x: "epoch", y: "thousand samples/s", ..Axes::default() };
     let points = points.into_iter().map(|(x, y)| (x, y / 1e3)).collect();
     let title = format!("Throughput of all ranks: {mean:.0} samples/s");
-    Panel { title, axes: Some(axes), drawn: vec![Drawn::line("throughput", points)] }
+    Panel { title, axes: Some(axes), drawn: vec![PictureContent::line("throughput", points)] }
 }
 
 /// Draws the tokens of each rank in the first steps, where samples cost differently.
-fn tokens(steps: &[Step], epochs: &[Epoch]) -> Option<Panel<'static>> {
+fn tokens(steps: &[StepMetrics], epochs: &[EpochMetrics]) -> Option<Panel<'static>> {
     let balance = epochs.last()?.work.as_ref()?.balance();
     let steps = &steps[..steps.len().min(TOLD_APART)];
     let line = |rank: usize| {
-        let point = |step: &Step| Some((step.step as f64, *step.tokens.get(rank)?));
-        Drawn::line(format!("rank {rank}"), steps.iter().filter_map(point).collect())
+        let point = |step: &StepMetrics| Some((step.step as f64, *step.tokens.get(rank)?));
+        PictureContent::line(format!("rank {rank}"), steps.iter().filter_map(point).collect())
     };
     let drawn = (0..steps.first()?.tokens.len()).map(line).collect();
     let axes = Axes { x: "step", y: "tokens of each rank", ..Axes::default() };
@@ -73,7 +73,7 @@ fn tokens(steps: &[Step], epochs: &[Epoch]) -> Option<Panel<'static>> {
     Some(Panel { title, axes: Some(axes), drawn })
 }
 
-fn by_epoch(epochs: &[Epoch], value: impl Fn(&Epoch) -> f64) -> Vec<(f64, f64)> {
+fn by_epoch(epochs: &[EpochMetrics], value: impl Fn(&EpochMetrics) -> f64) -> Vec<(f64, f64)> {
     epochs.iter().map(|epoch| (epoch.epoch as f64, value(epoch))).collect()
 }
 
@@ -113,12 +113,12 @@ fn short(loss: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::work::Work;
+    use super::super::work::StepWork;
     use super::*;
     use std::collections::BTreeMap;
 
-    fn steps(losses: impl IntoIterator<Item = f64>) -> Vec<Step> {
-        let step = |(step, loss)| Step {
+    fn steps(losses: impl IntoIterator<Item = f64>) -> Vec<StepMetrics> {
+        let step = |(step, loss)| StepMetrics {
             epoch: 0,
             step,
             loss,
@@ -130,8 +130,8 @@ mod tests {
         (0..).zip(losses).map(step).collect()
     }
 
-    fn epochs(count: u64) -> Vec<Epoch> {
-        let epoch = |epoch| Epoch {
+    fn epochs(count: u64) -> Vec<EpochMetrics> {
+        let epoch = |epoch| EpochMetrics {
             epoch,
             loss: 1.0 / (epoch + 1) as f64,
             test_accuracy: 0.97 - 0.8 / (epoch + 1) as f64,
@@ -187,8 +187,8 @@ mod tests {
     fn the_tokens_of_each_rank_are_drawn_where_samples_cost_differently() {
         let mut steps = steps(falling(100, 1.0));
         steps.iter_mut().for_each(|step| step.tokens = vec![3.0, 1.0]);
-        let work = Work { tokens: vec![vec![3.0, 1.0]], ..Work::default() };
-        let svg = svg("2 ranks", &steps, &[Epoch { work: Some(work), ..epochs(1).remove(0) }]);
+        let work = StepWork { tokens: vec![vec![3.0, 1.0]], ..StepWork::default() };
+        let svg = svg("2 ranks", &steps, &[EpochMetrics { work: Some(work), ..epochs(1).remove(0) }]);
         assert!(svg.contains("Busiest rank: 1.50 times") && svg.contains(">rank 1<"), "{svg}");
     }
 

@@ -14,8 +14,8 @@ const CLEAR: &str = "\r\x1b[K";
 
 /// Progress of one epoch after another, on rank 0; other ranks show nothing.
 #[derive(Debug)]
-pub(super) struct Progress {
-    view: View,
+pub(super) struct EpochProgress {
+    view: ProgressView,
     /// Name of the epoch.
     name: String,
     /// Steps of the epoch, and those that are done.
@@ -26,25 +26,25 @@ pub(super) struct Progress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum View {
+enum ProgressView {
     Bar,
     Lines,
     Silent,
 }
 
-impl Progress {
+impl EpochProgress {
     /// Creates the progress of epochs of `steps` steps.
     pub(super) fn new(rank: usize, steps: u64) -> Self {
         let view = match (rank, io::stderr().is_terminal()) {
-            (0, true) => View::Bar,
-            (0, false) => View::Lines,
-            _ => View::Silent,
+            (0, true) => ProgressView::Bar,
+            (0, false) => ProgressView::Lines,
+            _ => ProgressView::Silent,
         };
         Self::with(view, steps, Instant::now())
     }
 
-    fn with(view: View, steps: u64, now: Instant) -> Self {
-        Progress { view, name: String::new(), steps, done: 0, began: now, shown: now }
+    fn with(view: ProgressView, steps: u64, now: Instant) -> Self {
+        EpochProgress { view, name: String::new(), steps, done: 0, began: now, shown: now }
     }
 
     /// Begins an epoch.
@@ -64,13 +64,13 @@ impl Progress {
     /// Counts a step, and returns the output if it is time for some.
     fn stepped(&mut self, loss: f64, now: Instant) -> Option<String> {
         self.done += 1;
-        let Progress { name, steps, done, .. } = self;
+        let EpochProgress { name, steps, done, .. } = self;
         let since = now.saturating_duration_since(self.shown);
         let text = match self.view {
-            View::Lines if since >= BETWEEN_LINES => {
+            ProgressView::Lines if since >= BETWEEN_LINES => {
                 format!("{}\n", format!("{name} step {done}/{steps} loss {loss:.4}").trim_start())
             }
-            View::Bar if since >= BETWEEN_BARS => {
+            ProgressView::Bar if since >= BETWEEN_BARS => {
                 let rate = *done as f64 / now.saturating_duration_since(self.began).as_secs_f64();
                 let left = steps.saturating_sub(*done) as f64 / rate;
                 let full = (WIDTH * *done / (*steps).max(1)).min(WIDTH) as usize;
@@ -88,9 +88,9 @@ impl Progress {
     /// Prints a line, in place of the bar until the next step.
     pub(super) fn line(&self, text: impl AsRef<str>) {
         match self.view {
-            View::Bar => write(&format!("{CLEAR}{}\n", text.as_ref())),
-            View::Lines => write(&format!("{}\n", text.as_ref())),
-            View::Silent => {}
+            ProgressView::Bar => write(&format!("{CLEAR}{}\n", text.as_ref())),
+            ProgressView::Lines => write(&format!("{}\n", text.as_ref())),
+            ProgressView::Silent => {}
         }
     }
 
@@ -98,9 +98,9 @@ impl Progress {
     pub(super) fn finish(self) {}
 }
 
-impl Drop for Progress {
+impl Drop for EpochProgress {
     fn drop(&mut self) {
-        if self.view == View::Bar {
+        if self.view == ProgressView::Bar {
             write(CLEAR);
         }
     }
@@ -117,14 +117,15 @@ mod tests {
 
     #[test]
     fn only_rank_0_shows_anything() {
-        assert_eq!(Progress::new(1, 10).view, View::Silent);
-        assert_ne!(Progress::new(0, 10).view, View::Silent);
+        assert_eq!(EpochProgress::new(1, 10).view, ProgressView::Silent);
+        assert_ne!(EpochProgress::new(0, 10).view, ProgressView::Silent);
     }
 
     #[test]
     fn lines_are_rare_and_tell_the_step() {
         let start = Instant::now();
-        let mut progress = Progress { name: "epoch 2/3".into(), ..Progress::with(View::Lines, 50, start) };
+        let mut progress =
+            EpochProgress { name: "epoch 2/3".into(), ..EpochProgress::with(ProgressView::Lines, 50, start) };
         assert_eq!(progress.stepped(1.0, start + Duration::from_secs(9)), None);
         let text = progress.stepped(0.5, start + Duration::from_secs(10));
         assert_eq!(text.as_deref(), Some("epoch 2/3 step 2/50 loss 0.5000\n"));
@@ -134,7 +135,8 @@ mod tests {
     #[test]
     fn a_bar_shows_rate_and_rest_and_survives_more_steps_than_it_was_told() {
         let start = Instant::now();
-        let mut progress = Progress { name: "epoch 1/3".into(), ..Progress::with(View::Bar, 2, start) };
+        let mut progress =
+            EpochProgress { name: "epoch 1/3".into(), ..EpochProgress::with(ProgressView::Bar, 2, start) };
         let text = progress.stepped(0.5, start + Duration::from_millis(500)).unwrap();
         assert_eq!(
             text,

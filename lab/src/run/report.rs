@@ -1,13 +1,13 @@
 //! Report of a run at its end: a few lines for people, or one line of JSON.
 
 use super::SamplerKind;
-use super::work::Work;
-use crate::program::say::bytes;
+use super::work::StepWork;
+use crate::program::console::bytes;
 use serde_json::{Map, Value, json};
 
 /// The result of a run, the same on all ranks.
 #[derive(Debug, Clone)]
-pub(super) struct Report {
+pub(super) struct RunReport {
     /// Number of ranks.
     pub(super) ranks: usize,
     /// Short spelling of the algorithm: its name, and the options that are not its defaults.
@@ -46,12 +46,12 @@ pub(super) struct Report {
     /// Checkpoints that could not be saved.
     pub(super) failed_saves: u64,
     /// Sampler and work of each rank, where samples cost differently.
-    pub(super) work: Option<(SamplerKind, Work)>,
+    pub(super) work: Option<(SamplerKind, StepWork)>,
     /// From launch to result, in seconds.
     pub(super) wall_s: f64,
 }
 
-impl Report {
+impl RunReport {
     /// Returns every field, with its name.
     pub(super) fn fields(&self) -> Vec<(&'static str, Value)> {
         let mut fields = vec![

@@ -3,8 +3,8 @@
 //! A failed save, for example because the disk is full, does not end the training: it continues, and the next save
 //! tries again.
 
-use super::made_with::MadeWith;
-use super::{Failure, RunOptions, Trained};
+use super::provenance::MadeWith;
+use super::{RunError, RunOptions, Trained};
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
@@ -49,7 +49,7 @@ impl Saves {
         replica: &mut impl Trained,
         loader: &mut DataLoader<B>,
         may_change: bool,
-    ) -> Result<Resumed, Failure> {
+    ) -> Result<Resumed, RunError> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(Resumed::default()) };
         let mut changed = Vec::new();
         let mut fits = |own: &Record| {
@@ -99,7 +99,7 @@ impl Saves {
         &mut self,
         replica: &mut impl Trained,
         state: LoaderState,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, RunError> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
         let mut own = Record::default();
         let LoaderState { seed, epoch, position, order } = state;

@@ -1,11 +1,11 @@
 //! One training on one rank: resumes it, counts its steps and epochs, saves it, evaluates the replicas, and reports.
 
-use super::log::{Judged, Log, Spent};
-use super::made_with::MadeWith;
+use super::log::{Judged, RunLog, Spent};
+use super::provenance::MadeWith;
 use super::saves::{Resumed, Saves};
 use super::share::by_step;
-use super::work::Work;
-use super::{Failure, Run, Trained, baseline};
+use super::work::StepWork;
+use super::{CheckedRun, RunError, Trained, baseline};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 use hexagram::{Communicator, ReduceOp};
 use std::ops::Range;
@@ -13,17 +13,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// A running training, on one rank. All methods but [`epochs`](Self::epochs) are collective calls.
-pub struct Session<'a> {
-    run: &'a Run,
+pub struct TrainingSession<'a> {
+    run: &'a CheckedRun,
     comm: &'a Communicator,
-    log: Log<'a>,
+    log: RunLog<'a>,
     saves: Saves,
     first_epoch: u64,
-    epoch: Epoch,
+    epoch: CurrentEpoch,
 }
 
 /// Current epoch.
-struct Epoch {
+struct CurrentEpoch {
     number: u64,
     /// Losses of this rank's batches so far.
     losses: Vec<f64>,
@@ -36,10 +36,10 @@ struct Epoch {
     position: Option<LoaderState>,
 }
 
-impl Epoch {
+impl CurrentEpoch {
     fn new(number: u64, blocked_before: Duration) -> Self {
         let began = Instant::now();
-        Epoch {
+        CurrentEpoch {
             number,
             losses: Vec::new(),
             tokens: Vec::new(),
@@ -51,21 +51,21 @@ impl Epoch {
     }
 }
 
-impl<'a> Session<'a> {
+impl<'a> TrainingSession<'a> {
     /// Begins a training, or resumes one from a checkpoint if the options ask for that.
     ///
     /// # Errors
     /// If the schedule of the learning rate does not fit, the folder cannot be written, or the checkpoint cannot be
     /// loaded.
     pub fn begin<B: Send + 'static>(
-        run: &'a Run,
+        run: &'a CheckedRun,
         comm: &'a Communicator,
         replica: &mut impl Trained,
         loader: &mut DataLoader<B>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let steps = loader.len().unwrap_or(0) as u64;
         let rate = run.schedule(steps)?;
-        let mut log = Log::new(run, comm.world(), (steps, rate))?;
+        let mut log = RunLog::new(run, comm.world(), (steps, rate))?;
         let saves = Saves::new(&run.options, MadeWith::of(run, rate));
         if run.options.trace.is_some() {
             replica.trace()?;
@@ -79,8 +79,8 @@ impl<'a> Session<'a> {
         replica.set_learning_rate(rate);
         saves.check(replica)?;
         log.resumed(replica.engine().steps());
-        let epoch = Epoch::new(resumed.epoch, Duration::ZERO);
-        Ok(Session { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
+        let epoch = CurrentEpoch::new(resumed.epoch, Duration::ZERO);
+        Ok(TrainingSession { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
     }
 
     /// Returns the numbers of the epochs that are left.
@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
     pub fn begin_epoch(&mut self, number: u64, replica: &impl Trained) {
         self.log.begin(number);
         let blocked_before = replica.engine().telemetry().blocked();
-        self.epoch = Epoch::new(number, blocked_before);
+        self.epoch = CurrentEpoch::new(number, blocked_before);
     }
 
     /// Counts the samples of the next step's batch, and returns the weight of its gradient in the mean over ranks: its
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
         replica: &mut impl Trained,
         loss: f64,
         position: LoaderState,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RunError> {
         self.epoch.losses.push(loss);
         self.epoch.position = Some(position);
         self.log.step(loss, replica.engine().metrics());
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Errors of the communication and of the evaluation.
-    pub fn end_epoch(&mut self, replica: &mut impl Trained) -> Result<(), Failure> {
+    pub fn end_epoch(&mut self, replica: &mut impl Trained) -> Result<(), RunError> {
         // Without a step, the last checkpoint was of the end of an epoch.
         let Some(position) = self.epoch.position.take() else { return Ok(()) };
         let is_last = self.epoch.number + 1 == self.run.options.epochs;
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the mean loss of each step over all ranks, or over their tokens.
-    fn losses(&mut self, work: Option<&Work>) -> Result<Vec<f64>, Failure> {
+    fn losses(&mut self, work: Option<&StepWork>) -> Result<Vec<f64>, RunError> {
         let mut losses = std::mem::take(&mut self.epoch.losses);
         let Some(work) = work else {
             self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
@@ -169,7 +169,7 @@ impl<'a> Session<'a> {
     }
 
     /// Gathers the work of all ranks in the epoch, where samples cost differently.
-    fn work(&self, blocked: Duration, steps: Duration) -> Result<Option<Work>, Failure> {
+    fn work(&self, blocked: Duration, steps: Duration) -> Result<Option<StepWork>, RunError> {
         let Some(costs) = &self.run.subject.costs else { return Ok(None) };
         let ranks = self.comm.size();
         let tokens = &self.epoch.tokens[..];
@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
         let by_rank: Vec<&[f64]> = all.chunks_exact(own.len()).collect();
         let steps: Vec<Vec<f64>> = by_rank.iter().map(|rank| rank[..tokens.len()].to_vec()).collect();
         let options = &self.run.options;
-        Ok(Some(Work {
+        Ok(Some(StepWork {
             tokens: by_step(&steps),
             waited: by_rank.iter().map(|rank| of(rank, 0)).collect(),
             seconds: by_rank.iter().map(|rank| of(rank, 1)).collect(),
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// If the trace cannot be written, or replicas differ under an algorithm that keeps them identical.
-    pub fn finish(self, replica: &mut impl Trained) -> Result<ExitCode, Failure> {
+    pub fn finish(self, replica: &mut impl Trained) -> Result<ExitCode, RunError> {
         if self.log.nothing_left(replica.engine().steps()) {
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,6 +1,6 @@
 //! Samplers by which a training gives samples to ranks.
 
-use super::Failure;
+use super::RunError;
 use clap::ValueEnum;
 use hexagram::Error;
 use hexagram::sampler::{
@@ -68,7 +68,7 @@ impl Costs {
         &self,
         (rank, ranks): (usize, usize),
         (batch, seed): (usize, u64),
-    ) -> Result<Batches, Failure> {
+    ) -> Result<Batches, RunError> {
         let balanced = || {
             let of_rank = LoadBalancingOptions::for_rank(rank, ranks);
             let options = LoadBalancingOptions { seed, drop_last: true, ..of_rank };
@@ -99,8 +99,8 @@ impl Costs {
         epoch: u64,
         ranks: usize,
         order: (usize, u64),
-    ) -> Result<Vec<Vec<f64>>, Failure> {
-        let of_rank = |rank| -> Result<Vec<f64>, Failure> {
+    ) -> Result<Vec<Vec<f64>>, RunError> {
+        let of_rank = |rank| -> Result<Vec<f64>, RunError> {
             let mut batches = distributed(self.of.len(), (rank, ranks), order)?;
             batches.set_epoch(epoch);
             Ok(batches.iter().map(|batch| self.sum(&batch)).collect())
@@ -117,7 +117,7 @@ pub(super) fn distributed(
     len: usize,
     (rank, ranks): (usize, usize),
     (batch, seed): (usize, u64),
-) -> Result<Batches, Failure> {
+) -> Result<Batches, RunError> {
     let of_rank = DistributedOptions::for_rank(rank, ranks);
     let sampler = DistributedSampler::new(DistributedOptions { len, seed, drop_last: true, ..of_rank })?;
     Ok(Box::new(BatchSampler::new(sampler, batch, true)?))
@@ -132,12 +132,12 @@ pub(super) fn by_step(ranks: &[Vec<f64>]) -> Vec<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{Lines, LinesText};
+    use crate::task::{LinesTask, LinesText};
     use std::time::Duration;
 
     /// Returns the cost of all steps, if a step costs what its busiest rank does, and all samples that were drawn.
     fn epoch(sampler: SamplerKind) -> (f64, Vec<usize>) {
-        let lines = Lines::new(LinesText::embedded(), Duration::ZERO);
+        let lines = LinesTask::new(LinesText::embedded(), Duration::ZERO);
         let costs = Costs::new(sampler, lines.costs()).unwrap();
         let of_rank = |rank| costs.batches((rank, 2), (4, 3)).unwrap().iter().collect::<Vec<_>>();
         let ranks = [0, 1].map(of_rank);

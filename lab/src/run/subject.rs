@@ -1,7 +1,7 @@
 //! Options that say what is trained: digits, or lines of different lengths, and which sampler gives them to ranks.
 
-use super::{Costs, Failure, RunOptions, SamplerKind, Subject};
-use crate::task::{Digits, Images, Lines, LinesText, Task};
+use super::{Costs, RunError, RunOptions, SamplerKind, Subject};
+use crate::task::{Digits, Images, LinesTask, LinesText, Task};
 use clap::{Args, ValueEnum};
 use hexagram::Error;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ impl TaskOptions {
         &self,
         program: &'static str,
         options: &RunOptions,
-    ) -> Result<(Box<dyn Task>, Subject), Failure> {
+    ) -> Result<(Box<dyn Task>, Subject), RunError> {
         self.check()?;
         match self.task {
             TaskName::Digits => {
@@ -73,7 +73,8 @@ impl TaskOptions {
             }
             TaskName::Text => {
                 let microseconds = self.character_time.unwrap_or(0.0);
-                let lines = Lines::new(self.text(options.seed)?, Duration::from_secs_f64(microseconds / 1e6));
+                let lines =
+                    LinesTask::new(self.text(options.seed)?, Duration::from_secs_f64(microseconds / 1e6));
                 let costs = lines.costs();
                 let subject = Subject {
                     program,
@@ -89,9 +90,9 @@ impl TaskOptions {
         }
     }
 
-    fn text(&self, seed: u64) -> Result<LinesText, Failure> {
+    fn text(&self, seed: u64) -> Result<LinesText, RunError> {
         Ok(match (&self.text, self.lengths) {
-            (Some(path), _) => LinesText::read(path).map_err(|error| -> Failure { error })?,
+            (Some(path), _) => LinesText::read(path).map_err(|error| -> RunError { error })?,
             (None, Some(Lengths::LogNormal)) => LinesText::log_normal(seed),
             (None, None) => LinesText::embedded(),
         })

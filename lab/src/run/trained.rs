@@ -1,7 +1,7 @@
 //! Replica that a training steps: the engine's, for a task, or a framework's.
 
-use super::Failure;
-use crate::task::{Task, Values};
+use super::RunError;
+use crate::task::{ModelValues, Task};
 use crate::training;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
@@ -21,33 +21,33 @@ pub trait Trained {
     fn set_learning_rate(&mut self, rate: LearningRate);
 
     /// Begins to record a trace.
-    fn trace(&mut self) -> Result<(), Failure>;
+    fn trace(&mut self) -> Result<(), RunError>;
 
     /// Ends the trace, which rank 0 gets.
-    fn collect(&mut self) -> Result<Option<Trace>, Failure>;
+    fn collect(&mut self) -> Result<Option<Trace>, RunError>;
 
     /// Waits until the communication of all steps has ended.
-    fn settle(&mut self) -> Result<(), Failure>;
+    fn settle(&mut self) -> Result<(), RunError>;
 
     /// Replaces all replicas by their mean.
-    fn average(&mut self) -> Result<(), Failure>;
+    fn average(&mut self) -> Result<(), RunError>;
 
     /// Returns true if the replicas of all ranks are equal, bit for bit.
-    fn is_identical(&mut self) -> Result<bool, Failure>;
+    fn is_identical(&mut self) -> Result<bool, RunError>;
 
     /// Returns the accuracy of the mean of the replicas on held-out samples, and their distance from it. Leaves the
     /// replicas as they are.
-    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure>;
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, RunError>;
 
     /// Saves the replica, and `own`. Fails with the engine's own error if the engine can continue.
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure>;
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError>;
 
     /// Loads the newest checkpoint if there is one and `fits` accepts the record saved with it. Returns this record.
     fn load_if(
         &mut self,
         checkpoints: &Checkpoints,
         fits: &mut dyn FnMut(&Record) -> Result<()>,
-    ) -> Result<Option<Record>, Failure>;
+    ) -> Result<Option<Record>, RunError>;
 }
 
 /// Replica of a task's model.
@@ -61,7 +61,7 @@ pub struct TaskReplica<'a, T: Task + ?Sized> {
 ///
 /// # Errors
 /// As [`DataParallel::values`].
-pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<Values> {
+pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<ModelValues> {
     training::values(engine, task.parameters().len())
 }
 
@@ -93,23 +93,23 @@ impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
         self.engine.set_learning_rate(rate);
     }
 
-    fn trace(&mut self) -> Result<(), Failure> {
+    fn trace(&mut self) -> Result<(), RunError> {
         Ok(self.engine.trace().begin()?)
     }
 
-    fn collect(&mut self) -> Result<Option<Trace>, Failure> {
+    fn collect(&mut self) -> Result<Option<Trace>, RunError> {
         Ok(self.engine.trace().collect()?)
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), RunError> {
         Ok(self.engine.settle()?)
     }
 
-    fn average(&mut self) -> Result<(), Failure> {
+    fn average(&mut self) -> Result<(), RunError> {
         Ok(self.engine.average()?)
     }
 
-    fn is_identical(&mut self) -> Result<bool, Failure> {
+    fn is_identical(&mut self) -> Result<bool, RunError> {
         let bits = values(&self.engine, self.task)?
             .into_iter()
             .flatten()
@@ -121,14 +121,14 @@ impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
         Ok(all.iter().all(|other| *other == digest))
     }
 
-    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, RunError> {
         let task = self.task;
         let accuracy = |engine: &DataParallel| -> Result<_> { Ok(task.accuracy(&values(engine, task)?)) };
         let Evaluation { result, consensus_distance } = self.engine.with_mean(accuracy)?;
         Ok(Evaluation { result: result?.unwrap_or(f64::NAN), consensus_distance })
     }
 
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError> {
         Ok(checkpoints.save(&mut self.engine, own).map(drop)?)
     }
 
@@ -136,7 +136,7 @@ impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
         &mut self,
         checkpoints: &Checkpoints,
         fits: &mut dyn FnMut(&Record) -> Result<()>,
-    ) -> Result<Option<Record>, Failure> {
+    ) -> Result<Option<Record>, RunError> {
         Ok(checkpoints.load_if(&mut self.engine, fits)?)
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// Work of all ranks in some steps.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Work {
+pub(super) struct StepWork {
     /// Tokens of each rank, by step.
     pub(super) tokens: Vec<Vec<f64>>,
     /// Seconds that each rank waited for others, in communication.
@@ -16,9 +16,9 @@ pub(super) struct Work {
     pub(super) at_random: Vec<Vec<f64>>,
 }
 
-impl Work {
+impl StepWork {
     /// Adds later steps of the same ranks.
-    pub(super) fn add(&mut self, other: Work) {
+    pub(super) fn add(&mut self, other: StepWork) {
         self.waited.resize(other.waited.len(), 0.0);
         self.seconds.resize(other.seconds.len(), 0.0);
         self.waited.iter_mut().zip(other.waited).for_each(|(sum, waited)| *sum += waited);
@@ -91,13 +91,13 @@ mod tests {
 
     #[test]
     fn steps_take_the_time_of_their_busiest_rank() {
-        let epoch = Work {
+        let epoch = StepWork {
             tokens: vec![vec![3.0, 3.0], vec![2.0, 2.0]],
             waited: vec![0.5, 0.25],
             seconds: vec![1.0, 1.0],
             at_random: vec![vec![4.0, 2.0], vec![1.0, 3.0]],
         };
-        let mut work = Work::default();
+        let mut work = StepWork::default();
         work.add(epoch.clone());
         assert_eq!(work, epoch);
         work.add(epoch);

@@ -9,21 +9,21 @@ const TABLE: &str = include_str!("../../data/errors.txt");
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ErrorsAbove {
     /// With like data on all ranks.
-    pub like: Difference,
+    pub like: MeanDifference,
     /// With Dirichlet(0.1) data, which differ most.
-    pub skewed: Difference,
+    pub skewed: MeanDifference,
 }
 
 /// Mean of some differences, and half of its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Difference {
+pub struct MeanDifference {
     /// Mean of the differences.
     pub mean: f64,
     /// Half of the width of its interval.
     pub half: f64,
 }
 
-impl Difference {
+impl MeanDifference {
     /// Returns true if it is above 0 by more than chance, or by more than a point, which chance may hide.
     pub fn is_worse(self) -> bool {
         !(self.mean <= self.half && self.mean <= 1.0)
@@ -43,7 +43,7 @@ impl ErrorsAbove {
     pub fn of(algorithm: &str) -> Option<Self> {
         let found = TABLE.lines().find(|line| line.split(' ').next() == Some(algorithm))?;
         let mut numbers = found.split(' ').skip(1).map_while(|word| word.parse().ok());
-        let mut next = || Some(Difference { mean: numbers.next()?, half: numbers.next()? });
+        let mut next = || Some(MeanDifference { mean: numbers.next()?, half: numbers.next()? });
         Some(ErrorsAbove { like: next()?, skewed: next()? })
     }
 }
@@ -52,7 +52,7 @@ impl ErrorsAbove {
 mod tests {
     use super::*;
     use crate::suite::orderings::SKEWED;
-    use crate::suite::{Estimate, Measure, PARTITIONS, Place, Results, kept};
+    use crate::suite::{Estimate, MatrixCell, PARTITIONS, ResultMeasure, Results, kept};
     use hexagram::algorithms::registry;
     use std::collections::BTreeSet;
     use std::fmt::Write;
@@ -77,15 +77,15 @@ mod tests {
 
     fn difference(results: &Results, algorithm: &str, partition: &str) -> Option<Estimate> {
         let ranks: BTreeSet<usize> = results.records().iter().map(|record| record.place.ranks).collect();
-        let place = |algorithm: &str, ranks: usize| Place {
+        let place = |algorithm: &str, ranks: usize| MatrixCell {
             algorithm: algorithm.to_owned(),
             task: "digits".to_owned(),
             partition: partition.to_owned(),
             ranks,
         };
-        let pairs: Vec<[Place; 2]> =
+        let pairs: Vec<[MatrixCell; 2]> =
             ranks.into_iter().map(|ranks| [place(algorithm, ranks), place(REFERENCE, ranks)]).collect();
-        results.of_matrix().difference(&pairs, Measure::Errors)
+        results.of_matrix().difference(&pairs, ResultMeasure::Errors)
     }
 
     /// Returns mean and half of the interval in percentage points.
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn worse_is_what_is_beyond_the_interval_or_a_point_or_diverged() {
-        let worse = |mean: f64, half: f64| Difference { mean, half }.is_worse();
+        let worse = |mean: f64, half: f64| MeanDifference { mean, half }.is_worse();
         assert!(worse(0.2, 0.1) && worse(f64::INFINITY, f64::INFINITY) && worse(f64::NAN, 1.0));
         assert!(worse(5.0, 5.1) && !worse(0.1, 0.2) && !worse(-0.3, 0.1));
         let unknown = ErrorsAbove::of("gradient");

@@ -2,7 +2,7 @@
 //! that tests judge it without training.
 
 use super::orderings::{LEARNED, SKEWED};
-use super::{Place, Record, Results, State, places};
+use super::{MatrixCell, Results, SuiteRecord, TrainingState, places};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -30,7 +30,7 @@ pub fn kept(folder: &Path) -> Result<Results> {
     let remedy = "use the folder of which-algorithm.md, with an undamaged record";
     read.map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
     let lines = (1..).zip(text.lines());
-    let records = lines.map(|(number, line)| Record::parse_line(&path, number, line.as_bytes()));
+    let records = lines.map(|(number, line)| SuiteRecord::parse_line(&path, number, line.as_bytes()));
     Ok(Results::new(records.collect::<Result<_>>()?))
 }
 
@@ -59,8 +59,8 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
 
 /// Returns a record with rounded numbers. It keeps the whole curve only if orderings or pictures need it; otherwise
 /// the first state, those that first reach an accuracy, and the last.
-fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
-    let Place { task, partition, ranks, .. } = &record.place;
+fn condensed(record: &SuiteRecord, whole: &BTreeSet<MatrixCell>) -> SuiteRecord {
+    let MatrixCell { task, partition, ranks, .. } = &record.place;
     let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", SKEWED, 25);
     let reaches = |accuracy: f64| {
         record.curve.iter().position(|state| state.accuracy.is_some_and(|found| found >= accuracy))
@@ -72,7 +72,7 @@ fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
     }
     let state = |at: usize| {
         let state = &record.curve[at];
-        State {
+        TrainingState {
             loss: rounded(state.loss),
             accuracy: state.accuracy.map(rounded),
             consensus: rounded(state.consensus),
@@ -80,7 +80,7 @@ fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
             ..*state
         }
     };
-    Record {
+    SuiteRecord {
         own_loss: rounded(record.own_loss),
         distance: record.distance.map(rounded),
         curve: states.into_iter().map(state).collect(),

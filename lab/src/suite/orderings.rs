@@ -27,7 +27,7 @@ mod volume;
 
 pub(super) use table::table;
 
-use super::{Estimate, Measure, Paired, Place, Results, Verdict};
+use super::{Estimate, MatrixCell, OrderingVerdict, Paired, ResultMeasure, Results};
 use std::collections::BTreeSet;
 
 /// Number of seeds with which both sides of an ordering are run.
@@ -53,12 +53,12 @@ pub struct Claim {
     /// Number of ranks.
     pub ranks: usize,
     /// Quantity of which the better one has less.
-    pub measure: Measure,
+    pub measure: ResultMeasure,
     /// Largest claimed ratio of the better side's quantity to the worse side's: below 1 to claim a distance, above 1
     /// for "nearly as good".
     pub factor: f64,
     /// Verdict from the kept record.
-    pub verdict: Verdict,
+    pub verdict: OrderingVerdict,
     /// Reason why the suite's numbers differ; empty if the ordering holds.
     pub explanation: &'static str,
     /// Change made after the first numbers were known, with its reason; empty for an unchanged comparison.
@@ -67,8 +67,8 @@ pub struct Claim {
 
 impl Claim {
     /// Returns the places of both sides, better side first.
-    pub fn places(&self) -> [Place; 2] {
-        [self.better, self.worse].map(|algorithm| Place {
+    pub fn places(&self) -> [MatrixCell; 2] {
+        [self.better, self.worse].map(|algorithm| MatrixCell {
             algorithm: algorithm.to_owned(),
             task: self.task.to_owned(),
             partition: self.partition.to_owned(),
@@ -86,7 +86,7 @@ impl Claim {
     }
 
     /// Judges the ordering by results of the suite.
-    pub fn judge(&self, results: &Results) -> Verdict {
+    pub fn judge(&self, results: &Results) -> OrderingVerdict {
         self.paired(results).verdict(self.factor)
     }
 
@@ -110,7 +110,7 @@ pub fn orderings() -> impl Iterator<Item = &'static Claim> {
 }
 
 /// Returns the places that the suite must run with [`ORDERING_SEEDS`] seeds to judge every ordering.
-pub fn places() -> BTreeSet<Place> {
+pub fn places() -> BTreeSet<MatrixCell> {
     orderings().flat_map(Claim::places).collect()
 }
 
@@ -122,7 +122,7 @@ pub(super) const SKEWED: &str = "dirichlet(0.1)";
 pub(super) const LEARNED: f64 = 0.9;
 
 /// Creates a claim that `better` has less of a quantity than `worse` on the digits, with like data on 8 ranks.
-const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> Claim {
+const fn beats(better: &'static str, worse: &'static str, measure: ResultMeasure) -> Claim {
     Claim {
         source: "",
         passage: "abstract",
@@ -134,7 +134,7 @@ const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> C
         ranks: 8,
         measure,
         factor: 1.0,
-        verdict: Verdict::Holds,
+        verdict: OrderingVerdict::Holds,
         explanation: "",
         changed: "",
     }
@@ -143,11 +143,11 @@ const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{Record, State, Suite};
+    use crate::suite::{Suite, SuiteRecord, TrainingState};
     use hexagram::algorithms::registry;
 
-    fn record(place: Place, seed: u64, loss: f64) -> Record {
-        let state = State {
+    fn record(place: MatrixCell, seed: u64, loss: f64) -> SuiteRecord {
+        let state = TrainingState {
             step: 1,
             loss,
             accuracy: None,
@@ -156,7 +156,7 @@ mod tests {
             most_bytes: 0,
             most_messages: 0,
         };
-        Record {
+        SuiteRecord {
             place,
             seed,
             trigram: "☰".to_owned(),
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn sides_are_compared_seed_by_seed() {
-        let claim = beats("one", "other", Measure::Loss);
+        let claim = beats("one", "other", ResultMeasure::Loss);
         let [one, other] = claim.places();
         let records = vec![
             record(other.clone(), 2, 20.0),
@@ -181,8 +181,8 @@ mod tests {
         ];
         let results = Results::new(records);
         assert_eq!(claim.paired(&results), Paired::of([[1.0, 4.0], [5.0, 20.0]]));
-        assert_eq!(claim.judge(&results), Verdict::Holds);
-        assert_eq!(beats("one", "none", Measure::Loss).judge(&results), Verdict::Missing);
+        assert_eq!(claim.judge(&results), OrderingVerdict::Holds);
+        assert_eq!(beats("one", "none", ResultMeasure::Loss).judge(&results), OrderingVerdict::Missing);
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
             assert!(["quadratics", "noisy-quadratics", "digits", "text"].contains(&claim.task), "{claim:?}");
             let said = [claim.source, claim.passage, claim.text];
             assert!(said.iter().all(|text| !text.is_empty()), "{claim:?}");
-            assert_eq!(claim.explanation.is_empty(), claim.verdict == Verdict::Holds, "{claim:?}");
+            assert_eq!(claim.explanation.is_empty(), claim.verdict == OrderingVerdict::Holds, "{claim:?}");
         }
     }
 
@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let [place, _] = beats("one", "other", Measure::Loss).places();
+        let [place, _] = beats("one", "other", ResultMeasure::Loss).places();
         for loss in [0.25, f64::INFINITY] {
             let record = record(place.clone(), 3, loss);
-            assert_eq!(Record::parse(&record.json()).unwrap(), record);
+            assert_eq!(SuiteRecord::parse(&record.json()).unwrap(), record);
         }
-        assert!(Record::parse("{}").unwrap_err().to_string().contains("not a record"));
+        assert!(SuiteRecord::parse("{}").unwrap_err().to_string().contains("not a record"));
     }
 }

@@ -13,7 +13,7 @@ mod situations;
 mod tables;
 
 use super::orderings::{self, LEARNED, SKEWED};
-use super::{Estimate, Measure, Place, Record, Results, keep};
+use super::{Estimate, MatrixCell, ResultMeasure, Results, SuiteRecord, keep};
 use hexagram::physical::{input, output};
 use hexagram::{Error, Result};
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ pub fn write_pages(results: &Results, folder: &Path) -> Result<()> {
     let path = folder.join(PAGE);
     let [before, after] = around(&path)?;
     let matrix = results.of_matrix();
-    let page = Page(&matrix);
+    let page = ResultsPage(&matrix);
     write(&path, &format!("{before}{BEGIN}\n{}{END}{after}", page.text(results)))?;
     write(&folder.join("which-algorithm-consensus.svg"), &page.consensus())?;
     write(&folder.join("which-algorithm-bytes.svg"), &page.bytes())?;
@@ -85,14 +85,14 @@ fn not_written(path: &Path, cause: io::Error) -> Error {
     Error::system(format!("write {}", path.display()), cause, remedy)
 }
 
-struct Page<'a>(&'a Results);
+struct ResultsPage<'a>(&'a Results);
 
-impl Page<'_> {
+impl ResultsPage<'_> {
     /// Returns trigram and name of each algorithm of the matrix, ordered by trigram. Variants with options, which
     /// only orderings compare, are left out.
     fn algorithms(&self) -> Vec<(String, String)> {
-        let plain = |record: &&Record| !record.place.algorithm.contains('(');
-        let of = |record: &Record| (record.trigram.clone(), record.place.algorithm.clone());
+        let plain = |record: &&SuiteRecord| !record.place.algorithm.contains('(');
+        let of = |record: &SuiteRecord| (record.trigram.clone(), record.place.algorithm.clone());
         let named: BTreeSet<(String, String)> = self.0.records().iter().filter(plain).map(of).collect();
         let mut named: Vec<(String, String)> = named.into_iter().collect();
         named.sort_by_key(|(trigram, name)| {
@@ -102,13 +102,13 @@ impl Page<'_> {
     }
 
     /// Returns a measure of each run of an algorithm at a place, with its seed.
-    fn runs(&self, algorithm: &str, cell: &Column, measure: Measure) -> Vec<(u64, f64)> {
+    fn runs(&self, algorithm: &str, cell: &Column, measure: ResultMeasure) -> Vec<(u64, f64)> {
         let records = self.0.at(&cell.place(algorithm));
         records.into_iter().map(|record| (record.seed, measure.of(record))).collect()
     }
 
     /// Estimates a measure of an algorithm at a place.
-    fn estimate(&self, algorithm: &str, cell: &Column, measure: Measure) -> Option<Estimate> {
+    fn estimate(&self, algorithm: &str, cell: &Column, measure: ResultMeasure) -> Option<Estimate> {
         self.0.estimate(&cell.place(algorithm), measure)
     }
 
@@ -156,8 +156,8 @@ impl Column {
         Column { task, partition: partition.into(), ranks }
     }
 
-    fn place(&self, algorithm: &str) -> Place {
-        Place {
+    fn place(&self, algorithm: &str) -> MatrixCell {
+        MatrixCell {
             algorithm: algorithm.to_owned(),
             task: self.task.to_owned(),
             partition: self.partition.clone(),

@@ -15,7 +15,7 @@ const CHANCE: f64 = 1.0 / 32.0;
 
 /// Judgement of an ordering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OrderingVerdict {
     /// The ordering is as the paper says, beyond the scatter of the seeds.
     Holds,
     /// The mean is as the paper says, but within the scatter of the seeds.
@@ -26,13 +26,13 @@ pub enum Verdict {
     Missing,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for OrderingVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Verdict::Holds => "holds",
-            Verdict::Undecided => "undecided",
-            Verdict::Fails => "does not",
-            Verdict::Missing => "not run",
+            OrderingVerdict::Holds => "holds",
+            OrderingVerdict::Undecided => "undecided",
+            OrderingVerdict::Fails => "does not",
+            OrderingVerdict::Missing => "not run",
         })
     }
 }
@@ -61,24 +61,24 @@ impl Paired {
     }
 
     /// Judges the ordering that the ratio is below a factor.
-    pub fn verdict(&self, factor: f64) -> Verdict {
+    pub fn verdict(&self, factor: f64) -> OrderingVerdict {
         match self.logarithms() {
-            _ if self.0.is_empty() => Verdict::Missing,
-            Some(found) if found.mean + found.half < factor.ln() => Verdict::Holds,
-            Some(found) if found.mean < factor.ln() => Verdict::Undecided,
-            Some(_) => Verdict::Fails,
+            _ if self.0.is_empty() => OrderingVerdict::Missing,
+            Some(found) if found.mean + found.half < factor.ln() => OrderingVerdict::Holds,
+            Some(found) if found.mean < factor.ln() => OrderingVerdict::Undecided,
+            Some(_) => OrderingVerdict::Fails,
             None => self.signs(factor),
         }
     }
 
     /// Judges by the number of seeds that have it so.
-    fn signs(&self, factor: f64) -> Verdict {
+    fn signs(&self, factor: f64) -> OrderingVerdict {
         let count = self.0.len();
         let agree = self.0.iter().filter(|ratio| **ratio < factor).count();
         match () {
-            () if by_chance(agree, count) <= CHANCE => Verdict::Holds,
-            () if 2 * agree > count => Verdict::Undecided,
-            () => Verdict::Fails,
+            () if by_chance(agree, count) <= CHANCE => OrderingVerdict::Holds,
+            () if 2 * agree > count => OrderingVerdict::Undecided,
+            () => OrderingVerdict::Fails,
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
 
     const NEVER: f64 = f64::INFINITY;
 
-    fn verdict<const COUNT: usize>(pairs: [[f64; 2]; COUNT], factor: f64) -> Verdict {
+    fn verdict<const COUNT: usize>(pairs: [[f64; 2]; COUNT], factor: f64) -> OrderingVerdict {
         Paired::of(pairs).verdict(factor)
     }
 
@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn ratios_are_judged_by_the_interval_of_their_logarithms() {
         let around = |a: f64| [[0.5 * 2f64.powf(-a), 1.0], [0.5, 1.0], [0.5 * 2f64.powf(a), 1.0]];
-        assert_eq!(verdict(around(0.40), 1.0), Verdict::Holds);
-        assert_eq!(verdict(around(0.41), 1.0), Verdict::Undecided);
-        assert_eq!(verdict(around(0.0), 0.51), Verdict::Holds);
-        assert_eq!(verdict(around(0.0), 0.5), Verdict::Fails);
+        assert_eq!(verdict(around(0.40), 1.0), OrderingVerdict::Holds);
+        assert_eq!(verdict(around(0.41), 1.0), OrderingVerdict::Undecided);
+        assert_eq!(verdict(around(0.0), 0.51), OrderingVerdict::Holds);
+        assert_eq!(verdict(around(0.0), 0.5), OrderingVerdict::Fails);
         let [mean, low, high] = Paired::of(around(0.40)).ratio().unwrap();
         assert!((mean - 0.5).abs() < 1e-12 && (low * high - 0.25).abs() < 1e-12);
         assert!((high - 0.5 * 2f64.powf(0.4 * 4.303 / 3f64.sqrt())).abs() < 1e-12);
@@ -122,19 +122,19 @@ mod tests {
     /// differ.
     #[test]
     fn what_seeds_have_in_common_cancels() {
-        assert_eq!(verdict([[0.9, 1.0], [9.1, 10.0], [89.0, 100.0]], 1.0), Verdict::Holds);
-        assert_eq!(verdict([[1.0, 0.9], [10.0, 9.1], [100.0, 89.0]], 1.0), Verdict::Fails);
+        assert_eq!(verdict([[0.9, 1.0], [9.1, 10.0], [89.0, 100.0]], 1.0), OrderingVerdict::Holds);
+        assert_eq!(verdict([[1.0, 0.9], [10.0, 9.1], [100.0, 89.0]], 1.0), OrderingVerdict::Fails);
     }
 
     #[test]
     fn what_is_infinite_or_0_is_judged_by_signs() {
-        assert_eq!(verdict([[1.0, NEVER]; 5], 1.0), Verdict::Holds);
-        assert_eq!(verdict([[1.0, NEVER]; 4], 1.0), Verdict::Undecided);
-        assert_eq!(verdict([[0.0, 1.0]; 5], 1.0), Verdict::Holds);
-        assert_eq!(verdict([[NEVER, NEVER]; 5], 1.0), Verdict::Fails);
-        assert_eq!(verdict([[0.0, 0.0]; 5], 1.0), Verdict::Fails);
+        assert_eq!(verdict([[1.0, NEVER]; 5], 1.0), OrderingVerdict::Holds);
+        assert_eq!(verdict([[1.0, NEVER]; 4], 1.0), OrderingVerdict::Undecided);
+        assert_eq!(verdict([[0.0, 1.0]; 5], 1.0), OrderingVerdict::Holds);
+        assert_eq!(verdict([[NEVER, NEVER]; 5], 1.0), OrderingVerdict::Fails);
+        assert_eq!(verdict([[0.0, 0.0]; 5], 1.0), OrderingVerdict::Fails);
         let one_otherwise = [[1.0, NEVER], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [2.0, 1.0]];
-        assert_eq!(verdict(one_otherwise, 1.0), Verdict::Undecided);
+        assert_eq!(verdict(one_otherwise, 1.0), OrderingVerdict::Undecided);
         assert_eq!(Paired::of(one_otherwise).ratio(), None);
     }
 
@@ -144,8 +144,8 @@ mod tests {
             let seed = |at: usize| if at < agree { [1.0, NEVER] } else { [NEVER, 1.0] };
             Paired::of((0..10).map(seed)).verdict(1.0)
         };
-        assert_eq!(of_ten(9), Verdict::Holds);
-        assert_eq!(of_ten(8), Verdict::Undecided);
+        assert_eq!(of_ten(9), OrderingVerdict::Holds);
+        assert_eq!(of_ten(8), OrderingVerdict::Undecided);
         for (heads, coins, ways) in
             [(10, 10, 1.0), (9, 10, 11.0), (8, 10, 56.0), (0, 10, 1024.0), (5, 5, 32.0)]
         {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn one_seed_decides_nothing() {
-        assert_eq!(verdict([[1.0, 9.0]], 1.0), Verdict::Undecided);
-        assert_eq!(verdict([], 1.0), Verdict::Missing);
+        assert_eq!(verdict([[1.0, 9.0]], 1.0), OrderingVerdict::Undecided);
+        assert_eq!(verdict([], 1.0), OrderingVerdict::Missing);
     }
 }

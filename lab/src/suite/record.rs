@@ -1,8 +1,8 @@
 //! Records of the suite's trainings: one line of JSON each.
 
-use super::{Cell, Place};
-use crate::link::{Link, Work};
-use crate::outcome::{Outcome, Point};
+use super::{Cell, MatrixCell};
+use crate::link::{NetworkLink, RankWork};
+use crate::outcome::{CurvePoint, TrainingOutcome};
 use crate::training::Training;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// State of a training after some steps.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct TrainingState {
     /// Number of steps.
     pub step: u64,
     /// Loss of the mean replica, infinite if it is not finite any more.
@@ -29,9 +29,9 @@ pub struct State {
 
 /// Record of one training.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record {
+pub struct SuiteRecord {
     /// Algorithm, task, partition and number of ranks.
-    pub place: Place,
+    pub place: MatrixCell,
     /// Seed of everything that was drawn.
     pub seed: u64,
     /// Trigram of the algorithm, as a character.
@@ -46,12 +46,12 @@ pub struct Record {
     pub distance: Option<f64>,
     /// States at regular intervals, from before the first step to after the last; only the last if NaN or infinity has
     /// ended the training.
-    pub curve: Vec<State>,
+    pub curve: Vec<TrainingState>,
 }
 
-impl State {
-    fn new(point: &Point) -> Self {
-        State {
+impl TrainingState {
+    fn new(point: &CurvePoint) -> Self {
+        TrainingState {
             step: point.step,
             loss: finite(point.evaluation.loss),
             accuracy: point.evaluation.accuracy,
@@ -75,7 +75,7 @@ impl State {
     }
 
     fn parse(value: &Value) -> Option<Self> {
-        Some(State {
+        Some(TrainingState {
             step: value[0].as_u64()?,
             loss: value[1].as_f64().unwrap_or(f64::INFINITY),
             accuracy: value[2].as_f64(),
@@ -87,9 +87,9 @@ impl State {
     }
 }
 
-impl Record {
-    pub(super) fn new(cell: &Cell, training: &Training, outcome: &Outcome) -> Self {
-        Record {
+impl SuiteRecord {
+    pub(super) fn new(cell: &Cell, training: &Training, outcome: &TrainingOutcome) -> Self {
+        SuiteRecord {
             place: cell.place(),
             seed: cell.seed,
             trigram: cell.algorithm.trigram().symbol().to_string(),
@@ -97,7 +97,7 @@ impl Record {
             learning_rate: training.learning_rate.base,
             own_loss: finite(outcome.own.loss),
             distance: outcome.last().evaluation.distance.map(finite),
-            curve: outcome.curve.iter().map(State::new).collect(),
+            curve: outcome.curve.iter().map(TrainingState::new).collect(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Record {
     /// Its loss is infinite, and so are its unknown values.
     pub(super) fn diverged(cell: &Cell, training: &Training) -> Self {
         let never = f64::INFINITY;
-        let last = State {
+        let last = TrainingState {
             step: training.steps,
             loss: never,
             accuracy: None,
@@ -115,7 +115,7 @@ impl Record {
             most_messages: 0,
         };
         let trigram = cell.algorithm.trigram();
-        Record {
+        SuiteRecord {
             place: cell.place(),
             seed: cell.seed,
             trigram: trigram.symbol().to_string(),
@@ -128,25 +128,25 @@ impl Record {
     }
 
     /// Returns the state after the last step.
-    pub fn last(&self) -> &State {
+    pub fn last(&self) -> &TrainingState {
         // A record has a state after the last step, or of when it ended.
         &self.curve[self.curve.len() - 1]
     }
 
     /// Returns the seconds up to a state over a network.
-    pub fn seconds(&self, link: &Link, state: &State) -> f64 {
-        let State { step: steps, most_bytes: bytes, most_messages: messages, .. } = *state;
-        link.seconds(Work { steps, bytes, messages, synchronous: self.synchronous })
+    pub fn seconds(&self, link: &NetworkLink, state: &TrainingState) -> f64 {
+        let TrainingState { step: steps, most_bytes: bytes, most_messages: messages, .. } = *state;
+        link.seconds(RankWork { steps, bytes, messages, synchronous: self.synchronous })
     }
 
     /// Returns the line of JSON that [`parse`](Self::parse) reads.
     pub fn json(&self) -> String {
-        let Place { algorithm, task, partition, ranks } = &self.place;
+        let MatrixCell { algorithm, task, partition, ranks } = &self.place;
         json!({
             "algorithm": algorithm, "task": task, "partition": partition, "ranks": ranks, "seed": self.seed,
             "trigram": self.trigram, "synchronous": self.synchronous, "learning_rate": self.learning_rate,
             "own_loss": number(self.own_loss), "distance": self.distance.map(number),
-            "curve": self.curve.iter().map(State::json).collect::<Vec<_>>(),
+            "curve": self.curve.iter().map(TrainingState::json).collect::<Vec<_>>(),
         })
         .to_string()
     }
@@ -187,8 +187,8 @@ impl Record {
 
     fn of(value: &Value) -> Option<Self> {
         let text = |field: &str| value[field].as_str().map(str::to_owned);
-        Some(Record {
-            place: Place {
+        Some(SuiteRecord {
+            place: MatrixCell {
                 algorithm: text("algorithm")?,
                 task: text("task")?,
                 partition: text("partition")?,
@@ -200,7 +200,7 @@ impl Record {
             learning_rate: value["learning_rate"].as_f64()?,
             own_loss: value["own_loss"].as_f64().unwrap_or(f64::INFINITY),
             distance: value["distance"].as_f64(),
-            curve: value["curve"].as_array()?.iter().map(State::parse).collect::<Option<_>>()?,
+            curve: value["curve"].as_array()?.iter().map(TrainingState::parse).collect::<Option<_>>()?,
         })
     }
 }

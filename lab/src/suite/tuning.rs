@@ -36,7 +36,7 @@ pub(super) const SECOND: &[(&str, [&str; 2], f64, f64)] = &[
 
 /// Step sizes that were found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct TunedSteps {
     /// Learning rate γ.
     pub learning_rate: f64,
     /// Second step size as an option of the algorithm, if it has one.
@@ -49,7 +49,7 @@ pub struct Found {
 ///
 /// # Errors
 /// As [`registry::named`], if the table's second step size is not an option of the algorithm.
-pub fn tune(algorithm: &AnyAlgorithm, lesson: &Lesson) -> Result<Found> {
+pub fn tune(algorithm: &AnyAlgorithm, lesson: &Lesson) -> Result<TunedSteps> {
     let spelling = algorithm.to_string();
     let guess = tuned(&spelling, lesson.task.name());
     let algorithm = &if spelling.contains('(') { guess.applied(algorithm)? } else { algorithm.clone() };
@@ -69,7 +69,7 @@ pub fn tune(algorithm: &AnyAlgorithm, lesson: &Lesson) -> Result<Found> {
         option = Some(spelled(at));
         least = loss;
     }
-    Ok(Found { learning_rate, option, loss: least })
+    Ok(TunedSteps { learning_rate, option, loss: least })
 }
 
 /// Walks from `first` of `count` places to where the loss rises on both sides, and returns that place and its loss.

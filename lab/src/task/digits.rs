@@ -13,7 +13,7 @@ mod images;
 
 pub use images::{CLASSES, Images, PIXELS, SIDE};
 
-use super::{Evaluation, Ready, Task, Values, largest, parameter};
+use super::{GradientReady, ModelEvaluation, ModelValues, Task, largest, parameter};
 use crate::arithmetic::{
     add_product, add_product_transposed, add_rows, add_transposed_product, cross_entropy, repeated,
 };
@@ -69,7 +69,7 @@ impl Digits {
     }
 
     /// Returns the hidden layer and the logits of some images.
-    fn forward(values: &Values, pixels: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    fn forward(values: &ModelValues, pixels: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let rows = pixels.len() / PIXELS;
         let mut hidden = repeated(&values[1], rows);
         add_product(&mut hidden, pixels, &values[0], values[1].len());
@@ -89,7 +89,7 @@ impl Task for Digits {
         self.shapes().map(|(name, shape)| parameter(name, &shape)).to_vec()
     }
 
-    fn initial(&self, seed: u64) -> Values {
+    fn initial(&self, seed: u64) -> ModelValues {
         let mut random = Random::new(seed);
         let of = |(_, [rows, columns]): (&str, [usize; 2])| match rows {
             1 => vec![0.0; columns],
@@ -106,7 +106,12 @@ impl Task for Digits {
         Some(16)
     }
 
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+    fn gradient(
+        &self,
+        values: &ModelValues,
+        samples: &[usize],
+        ready: &mut GradientReady<'_>,
+    ) -> Result<f64> {
         let batch = self.train.select(samples);
         let (hidden, mut logits) = Self::forward(values, batch.pixels());
         let loss = cross_entropy(&mut logits, batch.labels()) / samples.len() as f64;
@@ -129,13 +134,13 @@ impl Task for Digits {
     }
 
     /// Judges by the loss over the training images and the accuracy on the held-out ones.
-    fn evaluate(&self, values: &Values) -> Evaluation {
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation {
         let (_, mut logits) = Self::forward(values, self.train.pixels());
         let loss = cross_entropy(&mut logits, self.train.labels()) / self.train.len() as f64;
-        Evaluation { loss, accuracy: self.accuracy(values), distance: None }
+        ModelEvaluation { loss, accuracy: self.accuracy(values), distance: None }
     }
 
-    fn accuracy(&self, values: &Values) -> Option<f64> {
+    fn accuracy(&self, values: &ModelValues) -> Option<f64> {
         let (_, logits) = Self::forward(values, self.held_out.pixels());
         let rows = logits.chunks_exact(CLASSES).zip(self.held_out.labels());
         let right = rows.filter(|(row, label)| largest(row) == **label).count();

@@ -4,9 +4,9 @@
 mod network;
 mod text;
 
-pub use text::Text;
+pub use text::LinesText;
 
-use super::{Evaluation, Ready, Task, Values, largest, parameter};
+use super::{GradientReady, ModelEvaluation, ModelValues, Task, largest, parameter};
 use crate::arithmetic::cross_entropy;
 use crate::random::Random;
 use hexagram::physical::{hash, runtime};
@@ -19,7 +19,7 @@ const HELD_OUT_EVERY: usize = 5;
 
 /// Lines whose next characters are to be predicted, in batches of 8 for each rank.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LinesTask {
     network: Network,
     train: Vec<Vec<usize>>,
     held_out: Vec<Vec<usize>>,
@@ -28,16 +28,16 @@ pub struct Lines {
     device: Duration,
 }
 
-impl Lines {
+impl LinesTask {
     /// Creates the task of a text. A rank that computes a gradient takes at least `device` for each character, as if it
     /// had a device of its own.
-    pub fn new(text: Text, device: Duration) -> Self {
+    pub fn new(text: LinesText, device: Duration) -> Self {
         let network = Network { symbols: text.symbols };
         let (held_out, train): (Vec<_>, Vec<_>) =
             text.lines.into_iter().enumerate().partition(|(index, _)| index % HELD_OUT_EVERY == 0);
         let [train, held_out] =
             [train, held_out].map(|lines| lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>());
-        Lines { network, labels: vec![0; train.len()], train, held_out, device }
+        LinesTask { network, labels: vec![0; train.len()], train, held_out, device }
     }
 
     /// Returns the number of characters to be predicted in each line that is trained on. The end of a line is one.
@@ -52,7 +52,11 @@ impl Lines {
     }
 
     /// Returns the loss of some lines, and the number of characters predicted and told right.
-    fn judge<'a>(&self, values: &Values, lines: impl Iterator<Item = &'a Vec<usize>>) -> (f64, [usize; 2]) {
+    fn judge<'a>(
+        &self,
+        values: &ModelValues,
+        lines: impl Iterator<Item = &'a Vec<usize>>,
+    ) -> (f64, [usize; 2]) {
         let mut told = (0.0, [0, 0]);
         for line in lines {
             let (inputs, targets) = (&line[..line.len() - 1], &line[1..]);
@@ -66,7 +70,7 @@ impl Lines {
     }
 }
 
-impl Task for Lines {
+impl Task for LinesTask {
     fn name(&self) -> &str {
         "lines"
     }
@@ -75,7 +79,7 @@ impl Task for Lines {
         self.network.shapes().iter().map(|(name, shape)| parameter(name, shape)).collect()
     }
 
-    fn initial(&self, seed: u64) -> Values {
+    fn initial(&self, seed: u64) -> ModelValues {
         let mut random = Random::new(seed);
         let bound = 1.0 / (network::HIDDEN as f64).sqrt();
         let shapes = self.network.shapes();
@@ -91,10 +95,15 @@ impl Task for Lines {
     }
 
     /// Computes the mean gradient of all characters of the lines.
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+    fn gradient(
+        &self,
+        values: &ModelValues,
+        samples: &[usize],
+        ready: &mut GradientReady<'_>,
+    ) -> Result<f64> {
         let began = runtime::now();
         let characters: usize = samples.iter().map(|&sample| self.train[sample].len() - 1).sum();
-        let mut gradient: Values = values.iter().map(|values| vec![0.0; values.len()]).collect();
+        let mut gradient: ModelValues = values.iter().map(|values| vec![0.0; values.len()]).collect();
         let mut loss = 0.0;
         for &sample in samples {
             let line = &self.train[sample];
@@ -107,12 +116,12 @@ impl Task for Lines {
     }
 
     /// Judges by the loss of a character over the training lines and the accuracy on the held-out ones.
-    fn evaluate(&self, values: &Values) -> Evaluation {
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation {
         let (loss, [characters, _]) = self.judge(values, self.train.iter());
-        Evaluation { loss: loss / characters as f64, accuracy: self.accuracy(values), distance: None }
+        ModelEvaluation { loss: loss / characters as f64, accuracy: self.accuracy(values), distance: None }
     }
 
-    fn accuracy(&self, values: &Values) -> Option<f64> {
+    fn accuracy(&self, values: &ModelValues) -> Option<f64> {
         let (_, [characters, right]) = self.judge(values, self.held_out.iter());
         Some(right as f64 / characters as f64)
     }

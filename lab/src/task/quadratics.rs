@@ -7,7 +7,7 @@
 //! x*_j   = Σ_s a_lj b_sj / Σ_s a_lj      c_lj, ξ_sj: normal with deviations 1 and σ
 //! ```
 
-use super::{Evaluation, Ready, Task, Values, parameter};
+use super::{GradientReady, ModelEvaluation, ModelValues, Task, parameter};
 use crate::random::Random;
 use hexagram::{Error, Parameter, Result};
 
@@ -109,7 +109,7 @@ impl Task for Quadratics {
         SHAPES.map(|(name, shape)| parameter(name, &shape)).to_vec()
     }
 
-    fn initial(&self, _: u64) -> Values {
+    fn initial(&self, _: u64) -> ModelValues {
         SHAPES.map(|(_, [rows, columns])| vec![0.0; rows * columns]).to_vec()
     }
 
@@ -121,7 +121,12 @@ impl Task for Quadratics {
         self.batch
     }
 
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+    fn gradient(
+        &self,
+        values: &ModelValues,
+        samples: &[usize],
+        ready: &mut GradientReady<'_>,
+    ) -> Result<f64> {
         let x = values.concat();
         let mut gradient = vec![0.0f64; ELEMENTS];
         let mut loss = 0.0;
@@ -142,9 +147,9 @@ impl Task for Quadratics {
         Ok(loss / count)
     }
 
-    fn evaluate(&self, values: &Values) -> Evaluation {
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation {
         let x: Vec<f64> = values.concat().into_iter().map(f64::from).collect();
         let distance = x.iter().zip(&self.optimum).map(|(x, best)| (x - best).powi(2)).sum::<f64>().sqrt();
-        Evaluation { loss: self.loss(&x) - self.least, accuracy: None, distance: Some(distance) }
+        ModelEvaluation { loss: self.loss(&x) - self.least, accuracy: None, distance: Some(distance) }
     }
 }

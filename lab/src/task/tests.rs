@@ -7,12 +7,12 @@ fn tasks() -> Vec<Box<dyn Task>> {
         Box::new(Quadratics::new(3).unwrap()),
         Box::new(Quadratics::noisy(3).unwrap()),
         Box::new(Digits::new().unwrap()),
-        Box::new(Text::new()),
-        Box::new(Lines::new(LinesText::embedded(), std::time::Duration::ZERO)),
+        Box::new(TextTask::new()),
+        Box::new(LinesTask::new(LinesText::embedded(), std::time::Duration::ZERO)),
     ]
 }
 
-fn gradient(task: &dyn Task, values: &Values, samples: &[usize]) -> (Values, f64) {
+fn gradient(task: &dyn Task, values: &ModelValues, samples: &[usize]) -> (ModelValues, f64) {
     let mut found: Vec<Option<Vec<f32>>> = vec![None; values.len()];
     let mut ready = |parameter: usize, gradient: &[f32]| {
         assert!(found[parameter].is_none(), "parameter {parameter} is ready twice");

@@ -7,7 +7,7 @@
 
 mod transformer;
 
-use super::{Evaluation, Ready, Task, Values, largest, parameter};
+use super::{GradientReady, ModelEvaluation, ModelValues, Task, largest, parameter};
 use crate::arithmetic::cross_entropy;
 use crate::random::Random;
 use hexagram::{Parameter, Result};
@@ -26,7 +26,7 @@ const EVALUATED_EVERY: usize = 6;
 
 /// Next characters to be predicted, in batches of 2 windows of 24 characters for each rank.
 #[derive(Debug)]
-pub struct Text {
+pub struct TextTask {
     transformer: Transformer,
     /// Pages as numbers of characters, one after the other.
     characters: Vec<usize>,
@@ -36,19 +36,19 @@ pub struct Text {
     held_out: Vec<usize>,
 }
 
-impl Default for Text {
+impl Default for TextTask {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Text {
+impl TextTask {
     /// Creates the task of the pages that are compiled in.
     pub fn new() -> Self {
         let pages: Vec<&str> = PAGES.split('\u{c}').collect();
         let alphabet: Vec<char> = pages.concat().chars().collect::<BTreeSet<_>>().into_iter().collect();
         let number = |character: char| alphabet.binary_search(&character).unwrap_or_default();
-        let mut text = Text {
+        let mut text = TextTask {
             transformer: Transformer { symbols: alphabet.len() },
             characters: Vec::new(),
             train: Vec::new(),
@@ -88,7 +88,7 @@ impl Text {
     }
 }
 
-impl Task for Text {
+impl Task for TextTask {
     fn name(&self) -> &str {
         "text"
     }
@@ -97,7 +97,7 @@ impl Task for Text {
         self.transformer.shapes().into_iter().map(|(name, shape)| parameter(name, &shape)).collect()
     }
 
-    fn initial(&self, seed: u64) -> Values {
+    fn initial(&self, seed: u64) -> ModelValues {
         let mut random = Random::new(seed);
         let of = |(name, shape): (&str, Vec<usize>)| -> Vec<f32> {
             match shape[..] {
@@ -118,7 +118,12 @@ impl Task for Text {
         Some(2)
     }
 
-    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+    fn gradient(
+        &self,
+        values: &ModelValues,
+        samples: &[usize],
+        ready: &mut GradientReady<'_>,
+    ) -> Result<f64> {
         let (inputs, targets) = self.windows(samples.iter().map(|&sample| self.train[sample]));
         let passes = self.transformer.forward(values, &inputs);
         let mut logits = passes.logits.clone();
@@ -128,12 +133,12 @@ impl Task for Text {
     }
 
     /// Judges by the loss and the accuracy on a part of the held-out windows.
-    fn evaluate(&self, values: &Values) -> Evaluation {
+    fn evaluate(&self, values: &ModelValues) -> ModelEvaluation {
         let (inputs, targets) = self.windows(self.held_out.iter().copied().step_by(EVALUATED_EVERY));
         let mut logits = self.transformer.forward(values, &inputs).logits;
         let rows = logits.chunks_exact(self.transformer.symbols).zip(&targets);
         let right = rows.filter(|(row, target)| largest(row) == **target).count();
         let loss = cross_entropy(&mut logits, &targets) / targets.len() as f64;
-        Evaluation { loss, accuracy: Some(right as f64 / targets.len() as f64), distance: None }
+        ModelEvaluation { loss, accuracy: Some(right as f64 / targets.len() as f64), distance: None }
     }
 }

@@ -1,7 +1,7 @@
 //! A training on the ranks of a simulated cluster.
 
 use super::{Training, record};
-use crate::outcome::Outcome;
+use crate::outcome::TrainingOutcome;
 use crate::virtual_ranks::guarded;
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::sim::Simulation;
@@ -9,9 +9,9 @@ use hexagram::{Communicator, Result};
 
 /// Record of a training on a simulated cluster.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Simulated {
+pub struct SimulatedTraining {
     /// Record of the training, in the cluster's time.
-    pub outcome: Outcome,
+    pub outcome: TrainingOutcome,
     /// Number of departures and arrivals of messages.
     pub events: u64,
     /// Hash of all of them, with their times.
@@ -33,7 +33,7 @@ pub struct OnCluster<'a> {
 ///
 /// # Errors
 /// As [`train`](crate::train).
-pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simulated> {
+pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<SimulatedTraining> {
     let ranks = on.simulation.cluster.hosts().len();
     let training = Training { ranks, ..training.clone() };
     training.check()?;
@@ -50,5 +50,5 @@ pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simul
         guarded(&world, &|comm: &Communicator| record(&own, comm, &shares, &watch))
     })?;
     let outcome = training.outcome_of(all_or_cause(ran.results)?);
-    Ok(Simulated { outcome, events: ran.events, fingerprint: ran.fingerprint })
+    Ok(SimulatedTraining { outcome, events: ran.events, fingerprint: ran.fingerprint })
 }

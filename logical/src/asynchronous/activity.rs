@@ -26,10 +26,10 @@ const LIMIT: usize = 1 << 20;
 /// assert_eq!(ranks.unwrap(), [1, 1]);
 /// ```
 #[derive(Debug, Default)]
-pub struct Activity(Mutex<Option<Record>>);
+pub struct Activity(Mutex<Option<ActivityLog>>);
 
 #[derive(Debug, Default)]
-struct Record {
+struct ActivityLog {
     work: Vec<Work>,
     dropped: u64,
 }
@@ -49,23 +49,23 @@ pub struct Work {
 impl Activity {
     /// Starts a new recording, and discards the previous one.
     pub fn record(&self) {
-        *self.lock() = Some(Record::default());
+        *self.lock() = Some(ActivityLog::default());
     }
 
     /// Ends the recording. Returns the work in the order of completion, and the number of entries beyond the maximum
     /// of 2²⁰. Unfinished work is in neither.
     pub fn take(&self) -> (Vec<Work>, u64) {
-        self.lock().take().map_or((Vec::new(), 0), |Record { work, dropped }| (work, dropped))
+        self.lock().take().map_or((Vec::new(), 0), |ActivityLog { work, dropped }| (work, dropped))
     }
 
     pub(super) fn ends(&self, start: Instant, sent: u64) {
-        if let Some(Record { work, dropped }) = &mut *self.lock() {
+        if let Some(ActivityLog { work, dropped }) = &mut *self.lock() {
             let end = runtime::now();
             if work.len() < LIMIT { work.push(Work { start, end, sent }) } else { *dropped += 1 }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Record>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ActivityLog>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::service::Service;
 use crate::encoding::Encoding;
-use crate::{Buffer, Communicator, DType, Error, Land, Result};
+use crate::{Buffer, Communicator, DType, Error, ReceiveMode, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
 /// Fails unless the ranks of a service can average values like this one, with this encoding.
@@ -38,7 +38,7 @@ pub(super) async fn tell_everyone(
             let to = (rank + step) % n;
             let from = (rank + n - step) % n;
             let send = call.send(to, 0, &out, to..to + 1)?;
-            call.recv(from, 0, &back, from..from + 1, Land::Copy)?.await?;
+            call.recv(from, 0, &back, from..from + 1, ReceiveMode::Copy)?.await?;
             send.await?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Operations in the background, such as averaging a model while its rank computes.
 
-use super::pending::{Ending, Pending, Promise};
+use super::pending::{DeliveryEnd, Pending, Promise};
 use super::task;
 use crate::encoding::Encoding;
 use crate::runtime;
@@ -73,7 +73,7 @@ pub struct Background {
     /// True if this rank wants to abort, and the other ranks have not been notified.
     aborting: Arc<AtomicBool>,
     spares: Arc<FreeBuffers>,
-    ending: Arc<Ending>,
+    ending: Arc<DeliveryEnd>,
     thread: Option<runtime::Thread>,
 }
 
@@ -88,7 +88,7 @@ impl Background {
             let flag = Buffer::zeroed(DType::U8, 1)?;
             let spares = Arc::default();
             let aborting: Arc<AtomicBool> = Arc::default();
-            let ending = Arc::new(Ending::new(died));
+            let ending = Arc::new(DeliveryEnd::new(died));
             let work = {
                 let aborting = Arc::clone(&aborting);
                 let ending = Arc::clone(&ending);
@@ -225,7 +225,7 @@ impl Background {
         outcome: fn(Option<T>) -> R,
     ) -> Pending<R> {
         let (promise, pending) = Pending::new(&self.ending);
-        self.send(QueueItem::Work(Box::new(Posted {
+        self.send(QueueItem::Work(Box::new(PostedOperation {
             operation: Some(operation),
             result: None,
             outcome,
@@ -245,7 +245,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The other ranks may wait for an operation that this rank would have posted.
-            self.world.health().give_up("panicked");
+            self.world.health().fail_self("panicked");
         }
         self.queue = None;
         self.bell.ring();
@@ -274,7 +274,7 @@ impl FreeBuffers {
         let fits = |spare: &Buffer| spare.dtype() == served.dtype() && spare.len() == served.len();
         match spares.iter().position(fits) {
             Some(at) => Ok(spares.swap_remove(at)),
-            None => served.beside(served.dtype(), served.len()),
+            None => served.zeroed_same_device(served.dtype(), served.len()),
         }
     }
 
@@ -285,26 +285,26 @@ impl FreeBuffers {
 
 /// Command for the thread.
 enum QueueItem {
-    Work(Box<dyn Queued>),
+    Work(Box<dyn QueuedOperation>),
     Abort(Promise<()>),
 }
 
 /// An operation, and the use of its result.
-trait Queued: Send {
+trait QueuedOperation: Send {
     fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
     /// Delivers the result, or the abort if the operation has not run.
     fn finish(self: Box<Self>);
 }
 
-struct Posted<F, T, R> {
+struct PostedOperation<F, T, R> {
     operation: Option<F>,
     result: Option<T>,
     outcome: fn(Option<T>) -> R,
     promise: Promise<R>,
 }
 
-impl<F, T, R> Queued for Posted<F, T, R>
+impl<F, T, R> QueuedOperation for PostedOperation<F, T, R>
 where
     F: AsyncFnOnce(&Communicator) -> Result<T> + Send,
     T: Send,
@@ -320,7 +320,7 @@ where
     }
 
     fn finish(self: Box<Self>) {
-        let Posted { result, outcome, promise, .. } = *self;
+        let PostedOperation { result, outcome, promise, .. } = *self;
         promise.complete(Ok(outcome(result)));
     }
 }
@@ -337,7 +337,7 @@ struct Runner {
 
 impl Runner {
     /// Works until the queue is closed, or the first error.
-    async fn run(mut self, items: Receiver<QueueItem>, ending: &Ending) {
+    async fn run(mut self, items: Receiver<QueueItem>, ending: &DeliveryEnd) {
         while let Some(mut item) = next(&items).await {
             let start = runtime::now();
             let served = self.serve(&mut item).await;
@@ -375,7 +375,7 @@ impl Runner {
         Ok(self.flag.host::<u8>()?[0] != 0)
     }
 
-    async fn carry_out(&self, work: &mut dyn Queued) -> Result<()> {
+    async fn carry_out(&self, work: &mut dyn QueuedOperation) -> Result<()> {
         let mut work = work.run(&self.comm);
         let caught = |context: &mut Context<'_>| {
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

@@ -1,8 +1,8 @@
 //! The staleness clock: it limits how many steps a rank may be ahead of the slowest.
 
 use super::agree::agree;
-use super::dispatcher::Outgoing;
-use super::handler::{Handler, Landed, Member, Reply, Served};
+use super::dispatcher::OutgoingRequest;
+use super::handler::{Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::Request;
@@ -174,7 +174,7 @@ impl Clock {
         let handler = self.0.number;
         let fingerprint = self.0.fingerprint;
         let arguments = [clock, 0, 0];
-        let ask = Outgoing { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
+        let ask = OutgoingRequest { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
         self.0
             .service
             .submit(move |dispatcher| async move { Ok(dispatcher.request(rank, ask).await?.arguments[0]) })
@@ -185,21 +185,21 @@ impl Clock {
     }
 
     /// Keeps other ranks from seeing a later clock than the current one, until the value is dropped.
-    pub(super) fn hold(&self) -> Hold {
+    pub(super) fn hold(&self) -> RequestClock {
         let mut state = self.0.ticks.lock();
         let clock = state.now;
         *state.held.entry(clock).or_default() += 1;
-        Hold { ticks: Arc::clone(&self.0.ticks), clock }
+        RequestClock { ticks: Arc::clone(&self.0.ticks), clock }
     }
 }
 
 /// A request that was begun at a clock.
-pub(super) struct Hold {
+pub(super) struct RequestClock {
     ticks: Arc<Ticks>,
     pub(super) clock: u64,
 }
 
-impl Drop for Hold {
+impl Drop for RequestClock {
     fn drop(&mut self) {
         let mut state = self.ticks.lock();
         if let Some(count) = state.held.get_mut(&self.clock) {
@@ -240,12 +240,12 @@ impl Ticks {
 }
 
 impl Handler for Ticks {
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, &from.peer)?;
         Buffer::zeroed(DType::U8, 0).map(Arc::new)
     }
 
-    fn serve(&self, _: &Member, request: &Request, _: &Landed) -> Result<Served> {
+    fn serve(&self, _: &ServiceMember, request: &Request, _: &ReceivedPayload) -> Result<Served> {
         let seen = self.lock().seen();
         if seen < request.arguments[0] {
             return Ok(Served::Later);

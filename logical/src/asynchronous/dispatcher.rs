@@ -11,10 +11,10 @@
 //! Requests of one rank to one handler are served one after another, in the order in which they were made. Other
 //! requests overtake them, so that neither a slow link nor a postponed request delays other ranks.
 
-use super::handler::{Handler, Landed, Member, Payload};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, ServiceMember};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::stopwatch::Stopwatch;
 use hexagram_physical::tag::Tag;
@@ -36,12 +36,12 @@ pub(super) const REPLIES: u32 = 4;
 pub(super) type Handlers = Mutex<Vec<Arc<dyn Handler>>>;
 
 /// A request of this rank to send.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingRequest {
     pub(crate) handler: u32,
     pub(crate) verb: u16,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) arguments: [u64; 3],
-    pub(crate) payload: Option<Payload>,
+    pub(crate) payload: Option<ElementsPayload>,
     /// Buffer for the payload of the reply, which may be smaller.
     pub(crate) into: Option<Arc<Buffer>>,
 }
@@ -49,12 +49,12 @@ pub(crate) struct Outgoing {
 /// Reply to a request of this rank.
 pub(crate) struct Response {
     pub(crate) arguments: [u64; 2],
-    /// [`Outgoing::into`], and the number of bytes in it.
-    pub(crate) payload: Option<Landed>,
+    /// [`OutgoingRequest::into`], and the number of bytes in it.
+    pub(crate) payload: Option<ReceivedPayload>,
 }
 
 /// A request of another rank, with its inline payload.
-pub(super) struct Incoming {
+pub(super) struct IncomingRequest {
     pub(super) request: Request,
     pub(super) payload: Vec<u8>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Dispatcher {
     pub(super) lines: RefCell<Vec<PeerQueue>>,
     /// Requests that wait for an earlier one of the same rank to the same handler. An entry exists while one is
     /// served.
-    pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<Incoming>>>,
+    pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<IncomingRequest>>>,
     /// True for each rank that will send no more requests.
     pub(super) left: RefCell<Vec<bool>>,
     /// Number of postponed requests.
@@ -129,7 +129,7 @@ impl Dispatcher {
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
             culprit: verdict.culprit.clone(),
             cause: verdict.cause.clone(),
-            during: During::Nothing,
+            context: ErrorContext::Nothing,
         }))
     }
 
@@ -144,8 +144,8 @@ impl Dispatcher {
     }
 
     /// Returns a rank with its host and process.
-    pub(crate) fn member(&self, rank: usize) -> Member {
-        Member::of(&self.comm, rank)
+    pub(crate) fn member(&self, rank: usize) -> ServiceMember {
+        ServiceMember::of(&self.comm, rank)
     }
 
     /// Returns the process that a rank is.

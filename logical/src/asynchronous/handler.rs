@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 /// Elements of a message: the first ones of a buffer.
 #[derive(Clone)]
-pub(crate) struct Payload {
+pub(crate) struct ElementsPayload {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) len: usize,
 }
 
-impl Payload {
+impl ElementsPayload {
     pub(crate) fn whole(buffer: Arc<Buffer>) -> Self {
         let len = buffer.len();
-        Payload { buffer, len }
+        ElementsPayload { buffer, len }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -29,7 +29,7 @@ impl Payload {
 }
 
 /// Payload that has arrived: the first `bytes` bytes of a buffer.
-pub(crate) struct Landed {
+pub(crate) struct ReceivedPayload {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: usize,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Landed {
 /// Reply that is sent back.
 pub(crate) struct Reply {
     pub(crate) arguments: [u64; 2],
-    pub(crate) payload: Option<Payload>,
+    pub(crate) payload: Option<ElementsPayload>,
 }
 
 impl Reply {
@@ -49,17 +49,17 @@ impl Reply {
 
 /// A rank of a service, and the process that it is.
 #[derive(Clone)]
-pub(crate) struct Member {
+pub(crate) struct ServiceMember {
     /// Rank among those of the service.
     pub(crate) rank: usize,
     pub(crate) peer: Peer,
 }
 
-impl Member {
+impl ServiceMember {
     /// Returns a rank of a communicator.
     pub(crate) fn of(comm: &Communicator, rank: usize) -> Self {
         let peer = comm.world().health().peers()[comm.world_rank(rank)].clone();
-        Member { rank, peer }
+        ServiceMember { rank, peer }
     }
 }
 
@@ -76,8 +76,8 @@ pub(crate) enum Served {
 pub(crate) trait Handler: Send + Sync {
     /// Inspects a request before its payload arrives, and returns the buffer for the payload; an empty one for
     /// requests without a payload.
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>>;
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>>;
 
     /// Serves a request, exclusively. The handler may keep the buffer of the payload.
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served>;
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served>;
 }

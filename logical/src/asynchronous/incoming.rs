@@ -1,9 +1,9 @@
 //! Requests of other ranks, and the replies to them: the serving half of the protocol in [`super::dispatcher`].
 
-use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, REPLIES, bytes_of, label, request_label};
-use super::handler::{Handler, Landed, Payload, Reply, Served};
+use super::dispatcher::{Dispatcher, IncomingRequest, PAYLOADS, REPLIES, bytes_of, label, request_label};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served};
 use super::wire::{Head, LEAVE, Request};
-use crate::{Buffer, DType, Error, Land, Result};
+use crate::{Buffer, DType, Error, ReceiveMode, Result};
 use hexagram_physical::stopwatch::Stopwatch;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,7 +25,7 @@ impl Dispatcher {
             return Ok(None);
         }
         let key = (from, request.handler);
-        let incoming = Incoming { request, payload: payload.to_vec() };
+        let incoming = IncomingRequest { request, payload: payload.to_vec() };
         let mut queues = self.queues.borrow_mut();
         if let Some(queue) = queues.get_mut(&key) {
             queue.push_back(incoming);
@@ -47,17 +47,17 @@ impl Dispatcher {
         self.queues.borrow_mut().remove(&key);
     }
 
-    async fn reply(&self, from: usize, Incoming { request, payload }: Incoming) -> Result<()> {
+    async fn reply(&self, from: usize, IncomingRequest { request, payload }: IncomingRequest) -> Result<()> {
         let handler = self.handler(from, &request)?;
         let Reply { arguments, payload } = self.carry_out(&*handler, from, &request, &payload).await?;
-        let bytes = payload.as_ref().map_or(0, Payload::bytes);
+        let bytes = payload.as_ref().map_or(0, ElementsPayload::bytes);
         if bytes as u64 > request.room {
             let what = format!("a reply of {bytes} bytes exceeds the buffer of rank {from}");
             return Err(Error::usage(what, "create the same primitive, with the same size, on all ranks"));
         }
         let mut head = Head { arguments, bytes: bytes as u64 }.to_bytes();
         if request.reply_rides() {
-            head.extend(Payload::copied(payload.as_ref())?);
+            head.extend(ElementsPayload::copied(payload.as_ref())?);
         }
         let call = self.call(REPLIES, &request)?;
         let head = Buffer::from_slice(&head)?;
@@ -65,7 +65,7 @@ impl Dispatcher {
         if !request.reply_rides() {
             let payload = match payload {
                 Some(payload) => payload,
-                None => Payload::whole(Arc::new(Buffer::zeroed(DType::U8, 0)?)),
+                None => ElementsPayload::whole(Arc::new(Buffer::zeroed(DType::U8, 0)?)),
             };
             call.send(from, 1, &payload.buffer, 0..payload.len)?.await?;
         }
@@ -81,7 +81,8 @@ impl Dispatcher {
         along: &[u8],
     ) -> Result<Reply> {
         let member = self.member(from);
-        let landed = Landed { buffer: handler.admit(&member, request)?, bytes: request.bytes as usize };
+        let landed =
+            ReceivedPayload { buffer: handler.admit(&member, request)?, bytes: request.bytes as usize };
         if request.bytes > bytes_of(&landed.buffer) as u64 {
             return Err(self.violation(from, "a payload that does not fit"));
         }
@@ -90,7 +91,7 @@ impl Dispatcher {
         } else {
             let call = self.call(PAYLOADS, request)?;
             let buffer = &landed.buffer;
-            let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
+            let got = call.recv(from, 0, buffer, 0..buffer.len(), ReceiveMode::AtMost)?.await?;
             if got.bytes as u64 != request.bytes {
                 return Err(self.violation(from, "a payload whose size differs from the request"));
             }

@@ -10,7 +10,7 @@
 //!
 //! D decodes. Each pair of ranks has its own e and h, in each direction.
 
-use super::handler::Payload;
+use super::handler::ElementsPayload;
 use super::pool::BufferPool;
 use super::wire::violation;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink, LinkNames, MessageSender, State};
@@ -56,8 +56,8 @@ impl ValueEncoding {
     pub(super) fn new(value: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
         let len = value.len();
         let largest = encoding.as_ref().map_or(0, |encoding| encoding.codec().encoded_len(len));
-        let values = BufferPool::beside(value, value.dtype(), len)?;
-        let messages = BufferPool::beside(value, DType::U8, largest)?;
+        let values = BufferPool::same_device(value, value.dtype(), len)?;
+        let messages = BufferPool::same_device(value, DType::U8, largest)?;
         Ok(ValueEncoding { encoding, values, messages })
     }
 
@@ -91,9 +91,9 @@ impl ValueEncoding {
         rank: &Peer,
         to: usize,
         value: &Buffer,
-    ) -> Result<Payload> {
+    ) -> Result<ElementsPayload> {
         let SendLink { encoding: Some(encoding), verb } = link else {
-            return self.values.copy_of(value).map(Payload::whole);
+            return self.values.copy_of(value).map(ElementsPayload::whole);
         };
         let message = self.messages.take()?;
         let whole = || 0..value.len();
@@ -114,7 +114,7 @@ impl ValueEncoding {
         };
         let len = memory.encode(coding, whole(), sum, Part::whole(&message))?;
         encoding.state_mut().advance();
-        Ok(Payload { buffer: message, len })
+        Ok(ElementsPayload { buffer: message, len })
     }
 
     /// Returns the value of the first `bytes` bytes of a message of `from`.
@@ -144,14 +144,14 @@ impl ValueEncoding {
         to: usize,
         turn: u64,
         value: &Arc<Buffer>,
-    ) -> Result<Payload> {
-        let Some(encoding) = &self.encoding else { return Ok(Payload::whole(Arc::clone(value))) };
+    ) -> Result<ElementsPayload> {
+        let Some(encoding) = &self.encoding else { return Ok(ElementsPayload::whole(Arc::clone(value))) };
         let message = self.messages.take()?;
         let seed = encoding.draw(&[rank.rank as u64, to as u64, turn]);
         let sender = MessageSender::aside(rank);
         let len = sender.encode(&**encoding.codec(), 0, Part::whole(value), Part::whole(&message), seed)?;
         self.decode_into(rank, &message, len, None, value)?;
-        Ok(Payload { buffer: message, len })
+        Ok(ElementsPayload { buffer: message, len })
     }
 
     /// Returns the value that [`ValueEncoding::encode_rounded`] left at the sender.

@@ -1,9 +1,11 @@
 //! Requests of this rank, and their replies: the requesting half of the protocol in [`super::dispatcher`].
 
-use super::dispatcher::{Dispatcher, Outgoing, PAYLOADS, REPLIES, Response, bytes_of, label, request_label};
-use super::handler::{Landed, Payload, Reply};
+use super::dispatcher::{
+    Dispatcher, OutgoingRequest, PAYLOADS, REPLIES, Response, bytes_of, label, request_label,
+};
+use super::handler::{ElementsPayload, ReceivedPayload, Reply};
 use super::wire::{Head, REPLY_BYTES, Request};
-use crate::{Buffer, DType, Land, Result};
+use crate::{Buffer, DType, ReceiveMode, Result};
 use hexagram_physical::stopwatch::Stopwatch;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The errors of every operation; the other ranks are notified.
-    pub(crate) async fn request(&self, to: usize, ask: Outgoing) -> Result<Response> {
+    pub(crate) async fn request(&self, to: usize, ask: OutgoingRequest) -> Result<Response> {
         let outcome =
             if to == self.rank() { self.request_locally(ask).await } else { self.converse(to, ask).await };
         outcome.map_err(|error| self.fail(error))
@@ -24,7 +26,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// As [`Dispatcher::ask`].
-    pub(crate) async fn request_all(&self, asks: Vec<(usize, Outgoing)>) -> Result<Vec<Response>> {
+    pub(crate) async fn request_all(&self, asks: Vec<(usize, OutgoingRequest)>) -> Result<Vec<Response>> {
         let mut answers: Vec<Option<Response>> = asks.iter().map(|_| None).collect();
         let ask = |(at, (to, ask))| Box::pin(async move { (at, self.request(to, ask).await) });
         let mut running: Vec<_> = asks.into_iter().enumerate().map(ask).collect();
@@ -47,7 +49,7 @@ impl Dispatcher {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    async fn converse(&self, to: usize, ask: Outgoing) -> Result<Response> {
+    async fn converse(&self, to: usize, ask: OutgoingRequest) -> Result<Response> {
         let mut request = describe(&ask);
         (request.slot, request.number) = self.turn(to, &request).await?;
         let out = self.call(PAYLOADS, &request)?;
@@ -55,14 +57,14 @@ impl Dispatcher {
         // Posts everything before the first wait.
         let rides = if request.reply_rides() { request.room as usize } else { 0 };
         let head = Buffer::zeroed(DType::U8, REPLY_BYTES + rides)?;
-        let reply = back.recv(to, 0, &head, 0..head.len(), Land::AtMost)?;
+        let reply = back.recv(to, 0, &head, 0..head.len(), ReceiveMode::AtMost)?;
         let result = match &ask.into {
             Some(into) if !request.reply_rides() => {
-                Some(back.recv(to, 1, into, 0..into.len(), Land::AtMost)?)
+                Some(back.recv(to, 1, into, 0..into.len(), ReceiveMode::AtMost)?)
             }
             _ => None,
         };
-        let along = if request.rides() { Payload::copied(ask.payload.as_ref())? } else { Vec::new() };
+        let along = if request.rides() { ElementsPayload::copied(ask.payload.as_ref())? } else { Vec::new() };
         let message = Buffer::from_slice(&request.to_bytes(&along))?;
         let first = self.comm.begin(request_label()?)?.send(to, 0, &message, 0..message.len())?;
         if let Some(payload) = ask.payload.filter(|_| !request.rides()) {
@@ -100,7 +102,7 @@ impl Dispatcher {
                 if result.is_none() {
                     self.store(from, along, &buffer)?;
                 }
-                Some(Landed { buffer, bytes: landed })
+                Some(ReceivedPayload { buffer, bytes: landed })
             }
             None => None,
         };
@@ -127,27 +129,27 @@ impl Dispatcher {
         Ok((slot.await?, number))
     }
 
-    async fn request_locally(&self, ask: Outgoing) -> Result<Response> {
+    async fn request_locally(&self, ask: OutgoingRequest) -> Result<Response> {
         let request = describe(&ask);
         let rank = self.rank();
         let handler = self.handler(rank, &request)?;
-        let bytes = Payload::copied(ask.payload.as_ref())?;
+        let bytes = ElementsPayload::copied(ask.payload.as_ref())?;
         let Reply { arguments, payload } = self.carry_out(&*handler, rank, &request, &bytes).await?;
-        let bytes = Payload::copied(payload.as_ref())?;
+        let bytes = ElementsPayload::copied(payload.as_ref())?;
         let head = Head { arguments, bytes: bytes.len() as u64 };
         self.answer(rank, head, &bytes, None, ask.into)
     }
 }
 
 /// Returns a request without its slot and number.
-fn describe(ask: &Outgoing) -> Request {
+fn describe(ask: &OutgoingRequest) -> Request {
     Request {
         handler: ask.handler,
         verb: ask.verb,
         slot: 0,
         number: 0,
         fingerprint: ask.fingerprint,
-        bytes: ask.payload.as_ref().map_or(0, Payload::bytes) as u64,
+        bytes: ask.payload.as_ref().map_or(0, ElementsPayload::bytes) as u64,
         room: ask.into.as_deref().map_or(0, bytes_of) as u64,
         arguments: ask.arguments,
     }

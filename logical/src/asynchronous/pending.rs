@@ -28,16 +28,16 @@ use std::task::{Context, Poll, Waker};
 /// ```
 #[must_use = "await it, to get its errors"]
 pub struct Pending<T> {
-    slot: Arc<Slot<T>>,
-    ending: Arc<Ending>,
+    slot: Arc<ResultSlot<T>>,
+    ending: Arc<DeliveryEnd>,
 }
 
 /// The other end of a [`Pending`], which delivers the result. Dropping it fails the `Pending`.
-pub(super) struct Promise<T>(Arc<Slot<T>>);
+pub(super) struct Promise<T>(Arc<ResultSlot<T>>);
 
-struct Slot<T>(Mutex<Progress<T>>);
+struct ResultSlot<T>(Mutex<ResultProgress<T>>);
 
-enum Progress<T> {
+enum ResultProgress<T> {
     /// No result yet; the waker is that of the waiting task.
     Waiting(Option<Waker>),
     Done(Result<T>),
@@ -47,15 +47,15 @@ enum Progress<T> {
 }
 
 /// Reason why a thread that delivers results has ended.
-pub(super) struct Ending {
+pub(super) struct DeliveryEnd {
     failure: OnceLock<Error>,
     /// The error of a `Pending` whose thread has ended without an error.
     otherwise: fn() -> Error,
 }
 
-impl Ending {
+impl DeliveryEnd {
     pub(super) fn new(otherwise: fn() -> Error) -> Self {
-        Ending { failure: OnceLock::new(), otherwise }
+        DeliveryEnd { failure: OnceLock::new(), otherwise }
     }
 
     /// Stores the error that ended the thread. Call it before the promises are dropped.
@@ -74,14 +74,14 @@ impl Ending {
     }
 }
 
-impl<T> Slot<T> {
-    fn lock(&self) -> MutexGuard<'_, Progress<T>> {
+impl<T> ResultSlot<T> {
+    fn lock(&self) -> MutexGuard<'_, ResultProgress<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&self, progress: Progress<T>) {
+    fn settle(&self, progress: ResultProgress<T>) {
         let before = std::mem::replace(&mut *self.lock(), progress);
-        if let Progress::Waiting(Some(waker)) = before {
+        if let ResultProgress::Waiting(Some(waker)) = before {
             waker.wake();
         }
     }
@@ -90,27 +90,27 @@ impl<T> Slot<T> {
 impl<T> Promise<T> {
     /// Delivers the result.
     pub(super) fn complete(self, outcome: Result<T>) {
-        self.0.settle(Progress::Done(outcome));
+        self.0.settle(ResultProgress::Done(outcome));
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        if matches!(*self.0.lock(), Progress::Waiting(_)) {
-            self.0.settle(Progress::Abandoned);
+        if matches!(*self.0.lock(), ResultProgress::Waiting(_)) {
+            self.0.settle(ResultProgress::Abandoned);
         }
     }
 }
 
 impl<T> Pending<T> {
     /// Creates both ends. If the promise is dropped, the error is that of `ending`.
-    pub(super) fn new(ending: &Arc<Ending>) -> (Promise<T>, Pending<T>) {
-        let slot = Arc::new(Slot(Mutex::new(Progress::Waiting(None))));
+    pub(super) fn new(ending: &Arc<DeliveryEnd>) -> (Promise<T>, Pending<T>) {
+        let slot = Arc::new(ResultSlot(Mutex::new(ResultProgress::Waiting(None))));
         (Promise(Arc::clone(&slot)), Pending { slot, ending: Arc::clone(ending) })
     }
 
     /// Creates a `Pending` whose work failed before it began.
-    pub(super) fn failed(ending: &Arc<Ending>, error: Error) -> Self {
+    pub(super) fn failed(ending: &Arc<DeliveryEnd>, error: Error) -> Self {
         let (promise, pending) = Pending::new(ending);
         promise.complete(Err(error));
         pending
@@ -118,7 +118,7 @@ impl<T> Pending<T> {
 
     /// Returns true if the result, or an error, has arrived, so that awaiting it does not wait.
     pub fn is_done(&self) -> bool {
-        !matches!(*self.slot.lock(), Progress::Waiting(_))
+        !matches!(*self.slot.lock(), ResultProgress::Waiting(_))
     }
 
     /// Blocks this thread until the result arrives. The deadlines of the work limit the wait.
@@ -135,14 +135,14 @@ impl<T> Future for Pending<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let mut progress = self.slot.lock();
-        match std::mem::replace(&mut *progress, Progress::Taken) {
-            Progress::Waiting(_) => {
-                *progress = Progress::Waiting(Some(context.waker().clone()));
+        match std::mem::replace(&mut *progress, ResultProgress::Taken) {
+            ResultProgress::Waiting(_) => {
+                *progress = ResultProgress::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            Progress::Done(outcome) => Poll::Ready(outcome),
-            Progress::Abandoned => Poll::Ready(Err(self.ending.error())),
-            Progress::Taken => {
+            ResultProgress::Done(outcome) => Poll::Ready(outcome),
+            ResultProgress::Abandoned => Poll::Ready(Err(self.ending.error())),
+            ResultProgress::Taken => {
                 Poll::Ready(Err(Error::usage("a finished result was polled again", "await it once")))
             }
         }
@@ -162,8 +162,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
 
-    fn ending() -> Arc<Ending> {
-        Arc::new(Ending::new(|| Error::usage("it is over", "ask earlier")))
+    fn ending() -> Arc<DeliveryEnd> {
+        Arc::new(DeliveryEnd::new(|| Error::usage("it is over", "ask earlier")))
     }
 
     #[test]

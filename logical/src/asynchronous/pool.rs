@@ -16,9 +16,9 @@ impl BufferPool {
     /// Creates a pool of buffers on the device of `served`.
     ///
     /// # Errors
-    /// As [`Buffer::beside`].
-    pub(super) fn beside(served: &Buffer, dtype: DType, len: usize) -> Result<Self> {
-        Ok(BufferPool { place: served.beside(dtype, 0)?, dtype, len, buffers: Mutex::default() })
+    /// As [`Buffer::zeroed_same_device`].
+    pub(super) fn same_device(served: &Buffer, dtype: DType, len: usize) -> Result<Self> {
+        Ok(BufferPool { place: served.zeroed_same_device(dtype, 0)?, dtype, len, buffers: Mutex::default() })
     }
 
     /// Returns an unused buffer with any content. Dropping it returns it to the pool.
@@ -35,7 +35,7 @@ impl BufferPool {
         if let Some(free) = buffers.iter().find(free) {
             return Ok(Arc::clone(free));
         }
-        let buffer = Arc::new(self.place.beside(self.dtype, len)?);
+        let buffer = Arc::new(self.place.zeroed_same_device(self.dtype, len)?);
         buffers.push(Arc::clone(&buffer));
         Ok(buffer)
     }
@@ -49,6 +49,6 @@ impl BufferPool {
 
     /// Returns an empty buffer on the device of the others.
     pub(super) fn empty(&self) -> Result<Arc<Buffer>> {
-        self.place.beside(self.dtype, 0).map(Arc::new)
+        self.place.zeroed_same_device(self.dtype, 0).map(Arc::new)
     }
 }

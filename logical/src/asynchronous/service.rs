@@ -6,9 +6,9 @@
 
 use super::dispatcher::{Dispatcher, Handlers};
 use super::handler::Handler;
-use super::pending::{Ending, Pending};
+use super::pending::{DeliveryEnd, Pending};
 use super::task;
-use super::worker::{Command, Task, Worker};
+use super::worker::{ServiceTask, StartTask, Worker};
 use crate::runtime;
 use crate::{Communicator, Error, Primitive, Result, World};
 use hexagram_physical::transport::Bell;
@@ -55,11 +55,11 @@ struct ServiceInner {
     rank: usize,
     /// Ranks in the world.
     ranks: Arc<[usize]>,
-    queue: Sender<Command>,
+    queue: Sender<StartTask>,
     bell: Arc<dyn Bell>,
     handlers: Arc<Handlers>,
     closing: Arc<AtomicBool>,
-    ending: Arc<Ending>,
+    ending: Arc<DeliveryEnd>,
     /// `None` once a thread waits for the end.
     closed: Mutex<Option<Pending<()>>>,
     thread: Mutex<Option<runtime::Thread>>,
@@ -75,7 +75,7 @@ impl Service {
             let (queue, commands) = channel();
             let handlers: Arc<Handlers> = Arc::default();
             let closing: Arc<AtomicBool> = Arc::default();
-            let ending = Arc::new(Ending::new(closed));
+            let ending = Arc::new(DeliveryEnd::new(closed));
             let (promise, closed) = Pending::new(&ending);
             let work = {
                 let handlers = Arc::clone(&handlers);
@@ -171,10 +171,10 @@ impl Service {
         work: impl FnOnce(Rc<Dispatcher>) -> F + Send + 'static,
     ) -> Pending<T> {
         let (promise, pending) = Pending::new(&self.0.ending);
-        let command: Command = Box::new(move |dispatcher: &Rc<Dispatcher>| {
+        let command: StartTask = Box::new(move |dispatcher: &Rc<Dispatcher>| {
             let dispatcher = Rc::clone(dispatcher);
             let work = work(Rc::clone(&dispatcher));
-            Box::pin(async move { promise.complete(dispatcher.guarded(work).await) }) as Task
+            Box::pin(async move { promise.complete(dispatcher.guarded(work).await) }) as ServiceTask
         });
         // A thread that has ended has stored its error, or was closed: the dropped promise returns it.
         let _ = self.0.queue.send(command);
@@ -203,7 +203,7 @@ impl ServiceInner {
 impl Drop for ServiceInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.world.health().give_up("panicked");
+            self.world.health().fail_self("panicked");
         }
         self.leave();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

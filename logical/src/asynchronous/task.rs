@@ -1,6 +1,6 @@
 //! Tasks that communicate alongside the computing thread, each with its own communicator.
 
-use super::pending::{Ending, Pending};
+use super::pending::{DeliveryEnd, Pending};
 use crate::runtime::{self, Thread};
 use crate::{Communicator, Error, Result};
 use hexagram_physical::drive;
@@ -21,7 +21,7 @@ pub(super) async fn start(
     let channel = comm.channel().await?;
     let activity = Arc::clone(comm.activity());
     let died = || Error::usage("a task ended at its start", "see its panic message");
-    let (opened, opening) = Pending::new(&Arc::new(Ending::new(died)));
+    let (opened, opening) = Pending::new(&Arc::new(DeliveryEnd::new(died)));
     let task = move || async move {
         let comm = match channel.open_beside(activity) {
             Err(error) => return opened.complete(Err(error)),

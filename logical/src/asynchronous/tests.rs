@@ -1,7 +1,7 @@
 //! The service alone, with a handler that adds.
 
-use super::dispatcher::{Outgoing, request_label};
-use super::handler::{Handler, Landed, Member, Payload, Reply, Served};
+use super::dispatcher::{OutgoingRequest, request_label};
+use super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
@@ -31,11 +31,11 @@ fn fingerprint(len: usize) -> Fingerprint {
 }
 
 impl Handler for AddOne {
-    fn admit(&self, _: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, _: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         Buffer::zeroed(DType::F32, request.fingerprint.count as usize).map(Arc::new)
     }
 
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         assert!(!self.panics, "as it was told to");
         if request.arguments[0] >= self.open.load(Ordering::Acquire) {
             return Ok(Served::Later);
@@ -44,7 +44,7 @@ impl Handler for AddOne {
         let mut ones = payload.buffer.write(0..payload.buffer.len())?;
         let ones = bytemuck::cast_slice_mut::<u8, f32>(ones.host_bytes_mut().unwrap());
         ones.iter_mut().for_each(|x| *x += 1.0);
-        let payload = Some(Payload { buffer: Arc::clone(&payload.buffer), len: payload.bytes / 4 });
+        let payload = Some(ElementsPayload { buffer: Arc::clone(&payload.buffer), len: payload.bytes / 4 });
         Ok(Served::Done(Reply { arguments: [request.arguments[0], 7], payload }))
     }
 }
@@ -54,12 +54,12 @@ fn add_one(service: &Service, to: usize, number: u64, len: usize) -> Pending<Vec
     let value = number as f32;
     service.submit(move |dispatcher| async move {
         let buffer = Arc::new(Buffer::from_slice(&vec![value; len])?);
-        let ask = Outgoing {
+        let ask = OutgoingRequest {
             handler: 0,
             verb: 1,
             fingerprint: fingerprint(len),
             arguments: [number, 0, 0],
-            payload: Some(Payload::whole(buffer)),
+            payload: Some(ElementsPayload::whole(buffer)),
             into: Some(Arc::new(Buffer::zeroed(DType::F32, len)?)),
         };
         let answer = dispatcher.request(to, ask).await?;
@@ -229,7 +229,8 @@ fn a_request_for_nothing_blames_who_sent_it() {
             }
             let arguments = [0; 3];
             let fingerprint = fingerprint(0);
-            let ask = Outgoing { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
+            let ask =
+                OutgoingRequest { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
             service.submit(|dispatcher| async move { dispatcher.request(0, ask).await.map(drop) }).blocking()
         });
         for (_, error) in &errors {

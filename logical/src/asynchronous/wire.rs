@@ -1,7 +1,7 @@
 //! Requests and replies on the wire. The grammar of the protocol is in [`super::dispatcher`].
 
 use crate::{Error, Peer, Result};
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 
 /// Bytes of a request, before a payload.
@@ -88,7 +88,7 @@ impl Request {
     /// Returns the error for an unknown verb.
     pub(crate) fn unknown(&self, peer: &Peer) -> Error {
         let cause = format!("sent {} an unknown request (verb {})", self.fingerprint, self.verb);
-        Error::PeerFailed { culprit: peer.clone(), cause, during: During::Nothing }
+        Error::PeerFailed { culprit: peer.clone(), cause, context: ErrorContext::Nothing }
     }
 
     /// Returns true if the payload is part of the request.
@@ -104,7 +104,7 @@ impl Request {
 
 /// Returns the error for a rank that violates the protocol by sending `sent`.
 pub(crate) fn violation(peer: &Peer, sent: &str) -> Error {
-    Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), during: During::Nothing }
+    Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), context: ErrorContext::Nothing }
 }
 
 /// The head of an answer.

@@ -4,10 +4,10 @@
 use super::dispatcher::{Dispatcher, mailbox, request_label};
 use super::wire::violation;
 use crate::runtime::{self, Instant};
-use crate::{Buffer, Error, Land, Result};
-use hexagram_physical::error::{During, Straggler};
+use crate::{Buffer, Error, ReceiveMode, Result};
+use hexagram_physical::error::{ErrorContext, Straggler};
 use hexagram_physical::stopwatch::Stopwatch;
-use hexagram_physical::transport::{Got, Source, Ticket};
+use hexagram_physical::transport::{Received, Source, Ticket};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,13 +17,13 @@ use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll};
 
 /// A running task.
-pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(super) type ServiceTask = Pin<Box<dyn Future<Output = ()>>>;
 /// Starts a task for the program of this rank.
-pub(super) type Command = Box<dyn FnOnce(&Rc<Dispatcher>) -> Task + Send>;
+pub(super) type StartTask = Box<dyn FnOnce(&Rc<Dispatcher>) -> ServiceTask + Send>;
 
 /// Progress of the end.
 #[derive(PartialEq, Eq)]
-enum Stage {
+enum WorkerStage {
     Open,
     /// The other ranks are being notified.
     Leaving,
@@ -31,25 +31,29 @@ enum Stage {
 
 pub(super) struct Worker {
     dispatcher: Rc<Dispatcher>,
-    commands: Receiver<Command>,
+    commands: Receiver<StartTask>,
     closing: Arc<AtomicBool>,
-    stage: Stage,
+    stage: WorkerStage,
     /// Tasks for the program of this rank, and for other ranks, in the order in which they began.
-    own: Vec<Task>,
-    theirs: Vec<Task>,
+    own: Vec<ServiceTask>,
+    theirs: Vec<ServiceTask>,
     /// Start of the current work.
     working: Option<Instant>,
 }
 
 impl Worker {
-    pub(super) fn new(dispatcher: Dispatcher, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        dispatcher: Dispatcher,
+        commands: Receiver<StartTask>,
+        closing: Arc<AtomicBool>,
+    ) -> Self {
         let own = Vec::new();
         let theirs = Vec::new();
         Worker {
             dispatcher: Rc::new(dispatcher),
             commands,
             closing,
-            stage: Stage::Open,
+            stage: WorkerStage::Open,
             own,
             theirs,
             working: None,
@@ -115,7 +119,7 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
+    fn receive(&mut self, got: Received, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
         let got = got.checked(self.dispatcher.comm.endpoint(), message.len())?;
         let comm = &self.dispatcher.comm;
@@ -138,11 +142,11 @@ impl Worker {
             return self.theirs.is_empty().then_some(Err(error));
         }
         let rank = self.dispatcher.rank();
-        if self.stage == Stage::Open {
-            self.stage = Stage::Leaving;
+        if self.stage == WorkerStage::Open {
+            self.stage = WorkerStage::Leaving;
             self.dispatcher.last_heard.set(Stopwatch::start());
             let others = (0..self.dispatcher.comm.size()).filter(|peer| *peer != rank);
-            let leave = |peer| -> Task {
+            let leave = |peer| -> ServiceTask {
                 let dispatcher = Rc::clone(&self.dispatcher);
                 Box::pin(async move {
                     dispatcher.send_leave(peer).await.unwrap_or_else(|error| drop(dispatcher.fail(error)));
@@ -165,7 +169,7 @@ impl Worker {
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.dispatcher.comm.world().deadline();
         let straggler =
-            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: During::Nothing };
+            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), context: ErrorContext::Nothing };
         let mut heard = self.dispatcher.last_heard.get();
         let silence = heard.elapsed();
         self.dispatcher.last_heard.set(heard);
@@ -173,7 +177,7 @@ impl Worker {
             waiting_for: missing.first().map(|peer| self.dispatcher.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
             after,
-            during: During::Nothing,
+            context: ErrorContext::Nothing,
         })
     }
 }
@@ -181,11 +185,11 @@ impl Worker {
 /// Posts the receive of the next request, from any rank.
 fn listen(dispatcher: &Dispatcher, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
-    Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
+    Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, ReceiveMode::AtMost))
 }
 
 /// Polls all tasks once, in order, and drops the finished ones; returns true if any has finished.
-fn advance(tasks: &mut Vec<Task>, context: &mut Context<'_>) -> bool {
+fn advance(tasks: &mut Vec<ServiceTask>, context: &mut Context<'_>) -> bool {
     let before = tasks.len();
     tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
     tasks.len() < before

@@ -1,8 +1,8 @@
 //! All-gather: every rank gets the buffers of all ranks.
 
-use super::ring::Ring;
-use super::runs;
-use super::share::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
+use super::chunk::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
+use super::recursive_gather;
+use super::ring::RingLayout;
 use crate::{Buffer, Communicator, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -46,11 +46,11 @@ impl Communicator {
                 if let Some(native) = call.native(Some(input), output) {
                     return native.await.map(drop);
                 }
-                if runs::pay(mine.len() * mine.dtype().size(), self.size()) {
+                if recursive_gather::pay(mine.len() * mine.dtype().size(), self.size()) {
                     return self.all_gather_in_runs(call, mine, all).await;
                 }
                 all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
-                Ring::of(self, all).all_gather(call, all).await
+                RingLayout::of(self, all).all_gather(call, all).await
             })
             .await
         })
@@ -92,7 +92,7 @@ impl Communicator {
             free_to_write(all)?;
             self.operate(fingerprint, async |call| {
                 all.write(blocks[self.rank()].clone())?.copy_from(&mine.read_all()?)?;
-                Ring::over(self, blocks, all.dtype()).all_gather(call, all).await
+                RingLayout::over(self, blocks, all.dtype()).all_gather(call, all).await
             })
             .await
         })

@@ -1,7 +1,7 @@
 //! All-reduce: every rank gets the reduction of all buffers.
 
 use super::halving_doubling::HalvingDoubling;
-use super::ring::Ring;
+use super::ring::RingLayout;
 use crate::{Buffer, Call, Communicator, DType, Element, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
@@ -104,7 +104,7 @@ impl Communicator {
                 complete(0..buffer.len())
             }
             Size::Middle => HalvingDoubling::of(self).all_reduce(call, buffer, op, complete).await,
-            Size::Large => Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await,
+            Size::Large => RingLayout::of(self, buffer).all_reduce(call, buffer, op, complete).await,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! All-to-all: every rank sends a different block to every rank.
 
-use super::share::{blocks, check_dtypes, free_to_read, free_to_write};
-use crate::{Buffer, Communicator, Error, Land, Primitive};
+use super::chunk::{blocks, check_dtypes, free_to_read, free_to_write};
+use crate::{Buffer, Communicator, Error, Primitive, ReceiveMode};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -95,7 +95,7 @@ impl Communicator {
                     let into = incoming[from].clone();
                     // Counts, and so fingerprints, differ by pair.
                     let send = call.counting(out.len()).send(to, 0, sent, out)?;
-                    call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
+                    call.counting(into.len()).recv(from, 0, received, into, ReceiveMode::Copy)?.await?;
                     send.await?;
                 }
                 Ok(())

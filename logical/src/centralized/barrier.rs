@@ -1,6 +1,6 @@
 //! Barrier: no rank continues before all have arrived.
 
-use crate::{Buffer, Communicator, DType, Land, Primitive};
+use crate::{Buffer, Communicator, DType, Primitive, ReceiveMode};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -43,7 +43,8 @@ impl Communicator {
                         break;
                     }
                     let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
-                    call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
+                    call.recv((rank + size - reach) % size, round, &nothing, 0..0, ReceiveMode::Copy)?
+                        .await?;
                     send.await?;
                 }
                 Ok(())

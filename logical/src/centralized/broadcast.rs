@@ -1,6 +1,6 @@
 //! Broadcast: every rank gets the buffer of one rank.
 
-use crate::{Buffer, Call, Communicator, Land, Primitive, Result};
+use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -61,7 +61,7 @@ impl Communicator {
             if place < reach && place + reach < size {
                 sends.push(call.send(at(place + reach), round, buffer, whole.clone())?);
             } else if (reach..2 * reach).contains(&place) {
-                call.recv(at(place - reach), round, buffer, whole.clone(), Land::Copy)?.await?;
+                call.recv(at(place - reach), round, buffer, whole.clone(), ReceiveMode::Copy)?.await?;
             }
         }
         for send in sends {

@@ -4,7 +4,7 @@
 //! Every rank combines the contributions in the order of the ring, so that the result is that of the ring, bit for
 //! bit.
 
-use super::share::{block, chunk};
+use super::chunk::{block, chunk};
 use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 
 impl Communicator {

@@ -1,7 +1,7 @@
 //! Gather: one rank gets the buffers of all ranks.
 
-use super::share::{block, check_blocks, free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
+use super::chunk::{block, check_blocks, free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -50,7 +50,7 @@ impl Communicator {
                 all.write(block(len, root))?.copy_from(&mine.read_all()?)?;
                 let others = (0..self.size()).filter(|rank| *rank != root);
                 let receives: Result<Vec<_>> =
-                    others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
+                    others.map(|rank| call.recv(rank, 0, all, block(len, rank), ReceiveMode::Copy)).collect();
                 for receive in receives? {
                     receive.await?;
                 }

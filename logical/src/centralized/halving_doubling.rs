@@ -10,8 +10,8 @@
 //!
 //! Ranks beyond the largest power of two first send their buffer to a rank below it, and get the result at the end.
 
-use super::share::chunk;
-use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use super::chunk::chunk;
+use crate::{Buffer, Call, Communicator, ReceiveMode, ReduceOp, Result};
 use std::ops::Range;
 
 /// Part of one rank in the algorithm.
@@ -46,11 +46,11 @@ impl HalvingDoubling {
         if self.rank >= self.core {
             let keeper = self.rank - self.core;
             call.send(keeper, FOLD, buffer, whole.clone())?.await?;
-            return call.recv(keeper, UNFOLD, buffer, whole, Land::Copy)?.await.map(drop);
+            return call.recv(keeper, UNFOLD, buffer, whole, ReceiveMode::Copy)?.await.map(drop);
         }
         let guest = Some(self.rank + self.core).filter(|guest| *guest < self.size);
         if let Some(guest) = guest {
-            call.recv(guest, FOLD, buffer, whole.clone(), Land::Reduce(op))?.await?;
+            call.recv(guest, FOLD, buffer, whole.clone(), ReceiveMode::Reduce(op))?.await?;
         }
         self.halve(call, buffer, op).await?;
         complete(chunk(buffer.len(), self.core, self.rank))?;
@@ -75,7 +75,7 @@ impl HalvingDoubling {
             let partner = self.rank ^ distance;
             let send = call.send(partner, step, buffer, self.group(buffer, partner, distance))?;
             let mine = self.group(buffer, self.rank, distance);
-            call.recv(partner, step, buffer, mine, Land::Reduce(op))?.await?;
+            call.recv(partner, step, buffer, mine, ReceiveMode::Reduce(op))?.await?;
             send.await?;
         }
         Ok(())
@@ -88,7 +88,7 @@ impl HalvingDoubling {
             let partner = self.rank ^ distance;
             let send = call.send(partner, steps + step, buffer, self.group(buffer, self.rank, distance))?;
             let theirs = self.group(buffer, partner, distance);
-            call.recv(partner, steps + step, buffer, theirs, Land::Copy)?.await?;
+            call.recv(partner, steps + step, buffer, theirs, ReceiveMode::Copy)?.await?;
             send.await?;
         }
         Ok(())

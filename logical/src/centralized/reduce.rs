@@ -1,7 +1,7 @@
 //! Reduce: one rank gets the reduction of all buffers.
 
-use super::share::{chunk, free_to_write, pieces};
-use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
+use super::chunk::{chunk, free_to_write, pieces};
+use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -56,7 +56,8 @@ impl Communicator {
         // Leaves, the odd places, send their buffer unchanged, unless it must be divided first.
         let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
         let aside = place != 0 && (place.is_multiple_of(2) || divides);
-        let scratch = if aside { Some(buffer.beside(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
+        let scratch =
+            if aside { Some(buffer.zeroed_same_device(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
         for index in 0..pieces {
             let piece = chunk(len, pieces, index);
             let (sum, at) = match &scratch {
@@ -67,7 +68,7 @@ impl Communicator {
                 None => (buffer, piece),
             };
             self.before_reduce(op, sum, at.clone())?;
-            let tree = Tree { size, root, place, first: index * rounds };
+            let tree = BinomialTree { size, root, place, first: index * rounds };
             if tree.climb(call, sum, at.clone(), op).await? {
                 self.after_reduce(op, sum, at)?;
             }
@@ -77,7 +78,7 @@ impl Communicator {
 }
 
 /// Binomial tree, from the view of one rank, for one piece.
-struct Tree {
+struct BinomialTree {
     size: usize,
     root: usize,
     /// Place of this rank, counted from the root.
@@ -86,7 +87,7 @@ struct Tree {
     first: usize,
 }
 
-impl Tree {
+impl BinomialTree {
     /// Adds the sums of the ranks below, and sends the result; returns true at the root.
     async fn climb(&self, call: &Call<'_>, sum: &Buffer, at: Range<usize>, op: ReduceOp) -> Result<bool> {
         let rank = |place: usize| (place + self.root) % self.size;
@@ -100,7 +101,7 @@ impl Tree {
                 return Ok(false);
             }
             if self.place + reach < self.size {
-                call.recv(rank(self.place + reach), tag, sum, at.clone(), Land::Reduce(op))?.await?;
+                call.recv(rank(self.place + reach), tag, sum, at.clone(), ReceiveMode::Reduce(op))?.await?;
             }
         }
         Ok(true)

@@ -1,8 +1,8 @@
 //! Reduce-scatter: every rank gets its block of the reduction of all buffers.
 
-use super::ring::Ring;
-use super::share::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
-use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
+use super::chunk::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
+use super::ring::RingLayout;
+use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl Communicator {
                     return native.await.map(drop);
                 }
                 let blocks = (0..self.size()).map(|rank| block(mine.len(), rank)).collect();
-                self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+                self.reduce_blocks(call, RingLayout::over(self, blocks, all.dtype()), (all, mine), op).await
             })
             .await
         })
@@ -94,7 +94,7 @@ impl Communicator {
             free_to_read(all)?;
             free_to_write(mine)?;
             self.operate(fingerprint, async |call| {
-                self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+                self.reduce_blocks(call, RingLayout::over(self, blocks, all.dtype()), (all, mine), op).await
             })
             .await
         })
@@ -104,15 +104,15 @@ impl Communicator {
     async fn reduce_blocks(
         &self,
         call: &Call<'_>,
-        ring: Ring,
+        ring: RingLayout,
         (all, mine): (&Buffer, &Buffer),
         op: ReduceOp,
     ) -> Result<()> {
         let count = pieces(ring.longest(), all.dtype(), ring.steps());
-        let scratch = || all.beside(all.dtype(), ring.longest().div_ceil(count));
+        let scratch = || all.zeroed_same_device(all.dtype(), ring.longest().div_ceil(count));
         let mut scratches = (scratch()?, scratch()?);
         for index in 0..count {
-            let piece = Piece { comm: self, call, ring: &ring, all, index, count, op };
+            let piece = BlockPiece { comm: self, call, ring: &ring, all, index, count, op };
             piece.reduce(&mut scratches, mine).await?;
         }
         Ok(())
@@ -120,10 +120,10 @@ impl Communicator {
 }
 
 /// Piece of every block that travels around the ring.
-struct Piece<'a> {
+struct BlockPiece<'a> {
     comm: &'a Communicator,
     call: &'a Call<'a>,
-    ring: &'a Ring,
+    ring: &'a RingLayout,
     all: &'a Buffer,
     index: usize,
     /// Number of pieces of every block.
@@ -131,7 +131,7 @@ struct Piece<'a> {
     op: ReduceOp,
 }
 
-impl Piece<'_> {
+impl BlockPiece<'_> {
     /// Reduces the piece of the block of this rank into `mine`. A partial result arrives on top of the contribution
     /// of this rank in one scratch buffer while the other is sent.
     async fn reduce(&self, (sending, arriving): &mut (Buffer, Buffer), mine: &Buffer) -> Result<()> {
@@ -142,7 +142,7 @@ impl Piece<'_> {
             let tag = self.index * steps + step;
             let send = self.call.send(self.ring.next(), tag, sending, 0..self.place(step + 1).len())?;
             let into = 0..self.place(step + 2).len();
-            self.call.recv(self.ring.previous(), tag, arriving, into, Land::Reduce(self.op))?.await?;
+            self.call.recv(self.ring.previous(), tag, arriving, into, ReceiveMode::Reduce(self.op))?.await?;
             send.await?;
             std::mem::swap(sending, arriving);
         }

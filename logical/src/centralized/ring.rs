@@ -6,8 +6,8 @@
 //! chunk r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are divided into segments that are forwarded
 //! individually, so that a rank receives, reduces and sends at the same time, and does not wait for a whole chunk.
 
-use super::share::{TAGS, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, ReduceOp, Result};
+use super::chunk::{TAGS, chunk};
+use crate::{Buffer, Call, Communicator, DType, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(crate) const SEGMENT: usize = 512 * 1024;
 pub(crate) const AHEAD: usize = 4;
 
 /// Place of a rank in the ring, and division of a buffer.
-pub(super) struct Ring {
+pub(super) struct RingLayout {
     rank: usize,
     size: usize,
     /// Place of each rank's chunk.
@@ -27,7 +27,7 @@ pub(super) struct Ring {
     segments: usize,
 }
 
-impl Ring {
+impl RingLayout {
     /// Returns the ring over chunks whose lengths differ by one element at most.
     pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
         let size = comm.size();
@@ -38,7 +38,7 @@ impl Ring {
     /// Returns the ring over these chunks of a buffer.
     pub(super) fn over(comm: &Communicator, chunks: Vec<Range<usize>>, dtype: DType) -> Self {
         let size = comm.size();
-        let mut ring = Ring { rank: comm.rank(), size, chunks, segments: 1 };
+        let mut ring = RingLayout { rank: comm.rank(), size, chunks, segments: 1 };
         let most = TAGS / (2 * size);
         ring.segments = (ring.longest() * dtype.size()).div_ceil(SEGMENT).min(most).max(1);
         ring
@@ -83,7 +83,7 @@ impl Ring {
         complete: impl Fn(Range<usize>) -> Result<()>,
     ) -> Result<()> {
         let last = self.steps().checked_sub(1);
-        Pass { ring: self, call, buffer, steps: 0..2 * self.steps(), op: Some(op) }
+        RingSteps { ring: self, call, buffer, steps: 0..2 * self.steps(), op: Some(op) }
             .run(|step, range| if Some(step) == last { complete(range) } else { Ok(()) })
             .await
     }
@@ -91,20 +91,20 @@ impl Ring {
     /// Distributes the chunks in the ring, from chunk r on rank r to all chunks on all ranks.
     pub(super) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
         let steps = self.steps()..2 * self.steps();
-        Pass { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
+        RingSteps { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
     }
 }
 
 /// Range of steps of the ring. Positions number the segments of all of them.
-struct Pass<'a> {
-    ring: &'a Ring,
+struct RingSteps<'a> {
+    ring: &'a RingLayout,
     call: &'a Call<'a>,
     buffer: &'a Buffer,
     steps: Range<usize>,
     op: Option<ReduceOp>,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> RingSteps<'a> {
     fn step(&self, position: usize) -> usize {
         self.steps.start + position / self.ring.segments
     }
@@ -125,7 +125,8 @@ impl<'a> Pass<'a> {
     fn recv(&self, position: usize) -> Result<Operation<'a>> {
         let step = self.step(position);
         let range = self.segment(position, step + 2);
-        let land = self.op.filter(|_| step < self.ring.steps()).map_or(Land::Copy, Land::Reduce);
+        let land =
+            self.op.filter(|_| step < self.ring.steps()).map_or(ReceiveMode::Copy, ReceiveMode::Reduce);
         self.call.recv(self.ring.previous(), position, self.buffer, range, land)
     }
 

@@ -1,7 +1,7 @@
 //! Scatter: every rank gets its block of the buffer of one rank.
 
-use super::share::{block, check_blocks, free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
+use super::chunk::{block, check_blocks, free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -41,8 +41,9 @@ impl Communicator {
             let len = mine.len();
             free_to_write(mine)?;
             if self.rank() != root {
-                let body =
-                    async |call: &Call<'_>| call.recv(root, 0, mine, 0..len, Land::Copy)?.await.map(drop);
+                let body = async |call: &Call<'_>| {
+                    call.recv(root, 0, mine, 0..len, ReceiveMode::Copy)?.await.map(drop)
+                };
                 return self.operate(fingerprint, body).await;
             }
             let all =

@@ -32,7 +32,7 @@ pub mod int4;
 pub mod min_max;
 mod named;
 pub mod per_tensor;
-pub mod power;
+pub mod powersgd;
 pub mod qsgd;
 pub mod random_k;
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod shared;
 pub mod sign;
 pub mod top_k;
 
-use crate::spelling::Catalogue;
+use crate::options_text::Catalogue;
 pub use e3m0::E3M0;
 pub use e4m3::E4M3;
 pub use exact::Exact;
@@ -51,8 +51,8 @@ pub use int4::Int4;
 pub use min_max::MinMax8;
 pub use named::{any_codec, named, names, spelling};
 pub use per_tensor::PerTensor;
-pub use power::PowerSgd;
-pub use power::factors;
+pub use powersgd::PowerSgd;
+pub use powersgd::factors;
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;
 pub use shared::blocks::BlockCodec;

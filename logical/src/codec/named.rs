@@ -1,7 +1,7 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
 use super::{Codec, catalogue};
-use crate::spelling::{Listed, Spelling, listed};
+use crate::options_text::{Listed, OptionsText, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ pub fn any_codec() -> Listed<Arc<dyn Codec>> {
 }
 
 /// Returns the spelling of a codec: its name, if that can be parsed.
-pub fn spelling(codec: &dyn Codec) -> Spelling {
-    Spelling::of_text(&codec.name())
+pub fn spelling(codec: &dyn Codec) -> OptionsText {
+    OptionsText::of_text(&codec.name())
 }
 
 #[cfg(test)]

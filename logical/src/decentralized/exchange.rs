@@ -2,7 +2,7 @@
 //! tree.
 
 use crate::centralized::{free_to_read, free_to_write};
-use crate::{Buffer, Communicator, DType, Error, Land, Primitive, Result};
+use crate::{Buffer, Communicator, DType, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -53,7 +53,7 @@ impl Communicator {
                     sends.map(|(to, buffer)| call.send(*to, 0, buffer, 0..len)).collect::<Result<_>>()?;
                 let receives = neighbours.iter().zip(incoming);
                 let receives: Vec<_> = receives
-                    .map(|(from, buffer)| call.recv(*from, 0, buffer, 0..len, Land::Copy))
+                    .map(|(from, buffer)| call.recv(*from, 0, buffer, 0..len, ReceiveMode::Copy))
                     .collect::<Result<_>>()?;
                 for message in receives.into_iter().chain(sends) {
                     message.await?;

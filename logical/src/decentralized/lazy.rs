@@ -5,7 +5,7 @@ use super::mixing::Mixing;
 use super::schedule::Schedule;
 use super::topology::any_graph;
 use crate::Result;
-use crate::spelling::{Options, above};
+use crate::options_text::{Options, above};
 use std::sync::Arc;
 
 /// Graph with the weights `share · W + (1 − share) · I`, where W are those of the inner graph.

@@ -6,7 +6,7 @@
 
 use super::mixing::Mixing;
 use crate::centralized::{AHEAD, SEGMENT, TAGS, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, ReceiveMode, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,13 +22,13 @@ pub(super) struct Neighbours<'a> {
 }
 
 /// Messages of one step in transit.
-pub(super) struct Flight<'a> {
+pub(super) struct StepMessages<'a> {
     sends: Vec<Operation<'a>>,
     /// Receives, in the order of sources.
     receives: VecDeque<Operation<'a>>,
 }
 
-impl Flight<'_> {
+impl StepMessages<'_> {
     /// Waits for the message of the next source, and returns its size in bytes; 0 after the last.
     pub(super) async fn next(&mut self) -> Result<usize> {
         match self.receives.pop_front() {
@@ -60,7 +60,7 @@ impl<'a> Neighbours<'a> {
 
     /// Creates a buffer for each source, on the device of `served`.
     pub(super) fn inboxes(&self, served: &Buffer, dtype: DType, len: usize) -> Result<Vec<Buffer>> {
-        self.sources().iter().map(|_| served.beside(dtype, len)).collect()
+        self.sources().iter().map(|_| served.zeroed_same_device(dtype, len)).collect()
     }
 
     /// Starts sending `part` to every destination and receiving into `place` of every inbox.
@@ -70,8 +70,8 @@ impl<'a> Neighbours<'a> {
         part: Part<'_>,
         inboxes: &[Buffer],
         place: Range<usize>,
-        land: Land,
-    ) -> Result<Flight<'a>> {
+        land: ReceiveMode,
+    ) -> Result<StepMessages<'a>> {
         let Part { buffer, range } = part;
         let to = self.mixing.destinations(self.comm.rank()).iter();
         let sends = to.map(|to| self.call.send(*to, step, buffer, range.clone())).collect::<Result<_>>()?;
@@ -79,7 +79,7 @@ impl<'a> Neighbours<'a> {
         let receives = from
             .map(|((from, _), inbox)| self.call.recv(*from, step, inbox, place.clone(), land))
             .collect::<Result<_>>()?;
-        Ok(Flight { sends, receives })
+        Ok(StepMessages { sends, receives })
     }
 
     /// Computes `xᵢ ← Σⱼ wᵢⱼ xⱼ` in segments: some are in transit while an arrived one is added.
@@ -98,7 +98,7 @@ impl<'a> Neighbours<'a> {
         for position in 0..segments {
             while posted < segments.min(position + AHEAD) {
                 let part = Part::of(buffer, chunk(len, segments, posted));
-                flights.push_back(self.post(posted, part, &inboxes, slot(posted), Land::Copy)?);
+                flights.push_back(self.post(posted, part, &inboxes, slot(posted), ReceiveMode::Copy)?);
                 posted += 1;
             }
             if let Some(flight) = flights.pop_front() {

@@ -4,7 +4,7 @@ use super::gossip::{Stochastic, fingerprint, mixable};
 use super::mixing::Mixing;
 use super::neighbours::{BESIDE, Neighbours};
 use super::schedule::Schedule;
-use crate::{Buffer, Communicator, DType, Error, Land, Part, Primitive, Result};
+use crate::{Buffer, Communicator, DType, Error, Part, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -72,7 +72,7 @@ impl Communicator {
             let neighbours = Neighbours::of(self, call, mixing);
             let own = Buffer::from_slice(&[*weight])?;
             let inboxes = neighbours.inboxes(&own, DType::F64, 1)?;
-            let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, Land::Copy)?;
+            let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, ReceiveMode::Copy)?;
             neighbours.mix(buffer).await?;
             weights.land().await?;
             neighbours.add_up(&inboxes, 0..1, &own, 0..1)?;

@@ -1,7 +1,7 @@
 //! Schedules: the mixing matrix of each step. Implement [`Schedule`] for a schedule of your own.
 
 use super::mixing::Mixing;
-use crate::spelling::Spelling;
+use crate::options_text::OptionsText;
 use crate::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ pub trait Schedule: fmt::Debug + Send + Sync {
 
     /// Returns the spelling, as users type it. For a schedule without one, this is its `Debug` output, which cannot
     /// be parsed.
-    fn spelling(&self) -> Spelling {
-        Spelling::of(format!("{self:?}"))
+    fn spelling(&self) -> OptionsText {
+        OptionsText::of(format!("{self:?}"))
     }
 
     /// Checks the options, before an algorithm with this graph starts. The default has none; for a
-    /// [`Spelled`](crate::spelling::Spelled) schedule, call its `check`.
+    /// [`NamedOptions`](crate::options_text::NamedOptions) schedule, call its `check`.
     ///
     /// # Errors
     /// [`Error::Usage`] with option, value and range, for the first option out of range.
@@ -102,7 +102,7 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
         (**self).is_static(size)
     }
 
-    fn spelling(&self) -> Spelling {
+    fn spelling(&self) -> OptionsText {
         (**self).spelling()
     }
 

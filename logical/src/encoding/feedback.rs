@@ -1,7 +1,7 @@
 //! Feedback: the treatment of the error of a codec. The table shows which primitives support which.
 
 use crate::Result;
-use crate::spelling::{Catalogues, Options, Spelling, Values, above, one_of};
+use crate::options_text::{Catalogues, Options, OptionsText, Values, above, one_of};
 use std::fmt;
 
 /// Treatment of the error of a codec.
@@ -93,11 +93,11 @@ impl AnyFeedback {
 impl Values<Feedback> for AnyFeedback {
     fn read(
         &self,
-        spelling: &Spelling,
+        spelling: &OptionsText,
         now: Option<&Feedback>,
         known: &Catalogues,
     ) -> Result<Option<Feedback>> {
-        if spelling.word() != Self::ERROR {
+        if spelling.name() != Self::ERROR {
             return one_of(&Self::OTHERS).read(spelling, now, known);
         }
         let mut share = 1.0;
@@ -105,9 +105,9 @@ impl Values<Feedback> for AnyFeedback {
         Ok(Some(if share == 1.0 { Feedback::Error } else { Feedback::Decaying(share) }))
     }
 
-    fn write(&self, value: &Feedback) -> Spelling {
+    fn write(&self, value: &Feedback) -> OptionsText {
         match value {
-            Feedback::Error => Spelling::of(Self::ERROR),
+            Feedback::Error => OptionsText::of(Self::ERROR),
             Feedback::Decaying(share) => {
                 let mut share = *share;
                 Options::write(Self::ERROR, |options| Self::decay(&mut share, options))
@@ -116,10 +116,10 @@ impl Values<Feedback> for AnyFeedback {
         }
     }
 
-    fn holds(&self, value: &Feedback) -> Result<bool> {
+    fn accepts(&self, value: &Feedback) -> Result<bool> {
         match value {
             Feedback::Error | Feedback::Decaying(_) => value.check().map(|()| true),
-            other => one_of(&Self::OTHERS).holds(other),
+            other => one_of(&Self::OTHERS).accepts(other),
         }
     }
 

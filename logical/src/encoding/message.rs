@@ -2,24 +2,24 @@
 
 use crate::Part;
 use hexagram_physical::codec::{Codec, CodecError};
-use hexagram_physical::error::During;
-use hexagram_physical::operation::Terms;
+use hexagram_physical::error::ErrorContext;
+use hexagram_physical::operation::OperationContext;
 use hexagram_physical::{Error, Peer, Result};
 
 /// Rank that encodes a message, for errors.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageSender<'a> {
     pub(crate) rank: &'a Peer,
-    pub(crate) during: During,
+    pub(crate) context: ErrorContext,
     /// Operation of the message, which an error ends on all ranks immediately; otherwise they would be notified only
     /// of the unfinished operations that are dropped.
-    pub(crate) ends: Option<Terms<'a>>,
+    pub(crate) ends: Option<OperationContext<'a>>,
 }
 
 impl<'a> MessageSender<'a> {
     /// Creates the sender of messages that belong to no operation.
     pub(crate) fn aside(rank: &'a Peer) -> Self {
-        MessageSender { rank, during: During::Nothing, ends: None }
+        MessageSender { rank, context: ErrorContext::Nothing, ends: None }
     }
 
     /// Encodes the message for `from` to the beginning of `to`; returns its size in bytes. Errors count elements from
@@ -74,7 +74,7 @@ impl<'a> MessageSender<'a> {
                 tensor: None,
                 index: start + index,
                 value,
-                during: self.during,
+                context: self.context,
             },
             CodecError::Damaged { what } => {
                 Error::usage(format!("{codec} cannot encode: {what}"), "correct the codec")
@@ -85,7 +85,7 @@ impl<'a> MessageSender<'a> {
     /// Returns the error for a message of this rank that the codec of this name cannot decode.
     pub(crate) fn damaged(&self, codec: &str, refusal: &CodecError) -> Error {
         let cause = format!("sent a message that {codec} cannot decode ({refusal})");
-        self.end(Error::PeerFailed { culprit: self.rank.clone(), cause, during: self.during })
+        self.end(Error::PeerFailed { culprit: self.rank.clone(), cause, context: self.context })
     }
 
     /// Ends the operation on all ranks with this error, before its messages are dropped.

@@ -83,7 +83,7 @@ impl State {
     /// device of `served`, the buffer that it belongs to.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it was restored, or used before, with a different type or length; as [`Buffer::beside`].
+    /// [`Error::Usage`] if it was restored, or used before, with a different type or length; as [`Buffer::zeroed_same_device`].
     pub fn entry(
         &mut self,
         served: &Buffer,
@@ -91,7 +91,7 @@ impl State {
         dtype: DType,
         len: usize,
     ) -> Result<(Arc<Buffer>, bool)> {
-        self.find_or_make(name, dtype, len, || served.beside(dtype, len))
+        self.find_or_make(name, dtype, len, || served.zeroed_same_device(dtype, len))
     }
 
     /// Returns the numbers of a name in host memory: those that control the work rather than take part in it. The

@@ -4,7 +4,7 @@ mod turns;
 
 use super::GroupHandle;
 use super::options::{Awaited, Driving, ExecutorOptions};
-use super::reactor::{Command, Job, Reactor};
+use super::reactor::{Reactor, ReactorCommand, SubmittedJob};
 use crate::runtime;
 use crate::{Communicator, Error, Result, World};
 use hexagram_physical::transport::Bell;
@@ -19,7 +19,7 @@ pub(super) struct Core {
     options: ExecutorOptions,
     /// Wakes the driving thread.
     bell: Arc<dyn Bell>,
-    state: Mutex<State>,
+    state: Mutex<CoreState>,
     /// Notified when a job has ended or the reactor is back, if a thread waits.
     changed: Condvar,
     /// Notified when the background thread has work.
@@ -33,17 +33,17 @@ pub(super) struct Core {
     is_left: AtomicBool,
 }
 
-struct State {
+struct CoreState {
     /// Absent while a thread drives, and after the end.
     reactor: Option<Reactor>,
-    commands: Vec<Command>,
-    stage: Stage,
+    commands: Vec<ReactorCommand>,
+    stage: ShutdownStage,
     thread: Option<runtime::Thread>,
 }
 
 /// Progress of the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ShutdownStage {
     Open,
     /// New jobs are refused, and a thread waits for the running ones.
     Closing,
@@ -86,7 +86,12 @@ impl Core {
     pub(super) fn around(comm: Communicator, options: ExecutorOptions) -> (Arc<Core>, GroupHandle) {
         let bell = comm.bell();
         let (reactor, world) = Reactor::new(comm);
-        let state = State { reactor: Some(reactor), commands: Vec::new(), stage: Stage::Open, thread: None };
+        let state = CoreState {
+            reactor: Some(reactor),
+            commands: Vec::new(),
+            stage: ShutdownStage::Open,
+            thread: None,
+        };
         let core = Core {
             process: std::process::id(),
             options,
@@ -102,7 +107,7 @@ impl Core {
         (Arc::new(core), world)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,12 +140,12 @@ impl Core {
     }
 
     /// Submits a job, which fails if the executor does not accept it.
-    pub(super) fn submit(&self, job: Job) {
+    pub(super) fn submit(&self, job: SubmittedJob) {
         if let Err(error) = self.check_process() {
             return job.outcome.fail(error);
         }
         let mut state = self.lock();
-        if state.stage != Stage::Open {
+        if state.stage != ShutdownStage::Open {
             drop(state);
             return job
                 .outcome
@@ -148,24 +153,24 @@ impl Core {
         }
         self.pending.fetch_add(1, Ordering::AcqRel);
         let wakes = job.options.awaited == Awaited::Later || self.options.driving == Driving::OneThread;
-        self.command(&mut state, Command::Run(job), wakes);
+        self.command(&mut state, ReactorCommand::Run(job), wakes);
     }
 
     pub(super) fn release(&self, group: u64) {
         if self.is_of_this_process() {
             // The next driving thread executes it.
-            self.command(&mut self.lock(), Command::Release(group), false);
+            self.command(&mut self.lock(), ReactorCommand::Release(group), false);
         }
     }
 
     pub(super) fn abort(&self, error: Error) {
         if self.is_of_this_process() {
-            self.command(&mut self.lock(), Command::Abort(error), true);
+            self.command(&mut self.lock(), ReactorCommand::Abort(error), true);
         }
     }
 
     /// Queues a command for the next driving thread, and wakes a thread if `wakes`.
-    fn command(&self, state: &mut State, command: Command, wakes: bool) {
+    fn command(&self, state: &mut CoreState, command: ReactorCommand, wakes: bool) {
         state.commands.push(command);
         self.has_commands.store(true, Ordering::Release);
         match &state.reactor {
@@ -177,8 +182,8 @@ impl Core {
 
     /// Returns true if the background thread must end the executor, because its last handle was dropped on a thread
     /// that must not wait.
-    fn is_to_finish(&self, state: &State) -> bool {
-        state.stage == Stage::Closing && self.is_left.load(Ordering::Acquire)
+    fn is_to_finish(&self, state: &CoreState) -> bool {
+        state.stage == ShutdownStage::Closing && self.is_left.load(Ordering::Acquire)
     }
 
     /// Ends the executor according to its options; on the driving thread, which could not wait, immediately.
@@ -194,8 +199,8 @@ impl Core {
         }
         if core.check_thread("leaves it").is_err() {
             let mut state = core.lock();
-            if state.stage == Stage::Open {
-                state.stage = Stage::Closing;
+            if state.stage == ShutdownStage::Open {
+                state.stage = ShutdownStage::Closing;
                 core.is_left.store(true, Ordering::Release);
             }
             return core.work.notify_one();
@@ -209,10 +214,10 @@ impl Core {
         self.check_thread("shuts it down")?;
         {
             let mut state = self.lock();
-            if state.stage != Stage::Open {
+            if state.stage != ShutdownStage::Open {
                 return Ok(());
             }
-            state.stage = Stage::Closing;
+            state.stage = ShutdownStage::Closing;
         }
         let outcome = self.finish(limit);
         let thread = self.lock().thread.take();
@@ -230,11 +235,11 @@ impl Core {
         if left > 0 {
             let what = format!("an executor was shut down while {left} jobs were running");
             let error = Error::usage(what, "wait for all jobs on all ranks before the shutdown");
-            self.command(&mut self.lock(), Command::Abort(error.clone()), true);
+            self.command(&mut self.lock(), ReactorCommand::Abort(error.clone()), true);
             self.wait(&is_done, None)?;
             outcome = Err(error);
         }
-        self.lock().stage = Stage::Over;
+        self.lock().stage = ShutdownStage::Over;
         self.work.notify_one();
         outcome
     }

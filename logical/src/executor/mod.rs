@@ -31,8 +31,8 @@ pub use options::{Awaited, Driving, ExecutorOptions, JobOptions, Order};
 pub use ticket::Ticket;
 
 use self::core::Core;
-use self::reactor::{Begin, Groups, Job, Task};
-use self::ticket::Outcome;
+use self::reactor::{BeginJob, GroupCommunicators, JobFuture, SubmittedJob};
+use self::ticket::JobOutcome;
 use crate::{Communicator, Error, Hierarchy, Result, World};
 use std::fmt;
 use std::rc::Rc;
@@ -72,15 +72,15 @@ use std::time::Duration;
 /// # Ok::<(), hexagram_logical::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Executor(Arc<Owner>);
+pub struct Executor(Arc<ExecutorOwner>);
 
 /// State shared by the clones of an executor: when it is dropped, the executor ends.
-struct Owner {
+struct ExecutorOwner {
     core: Arc<Core>,
     world: GroupHandle,
 }
 
-impl Drop for Owner {
+impl Drop for ExecutorOwner {
     fn drop(&mut self) {
         Core::end(&self.core);
     }
@@ -129,7 +129,7 @@ impl Executor {
     /// As [`Communicator::open`]; [`Error::System`] if no thread can be started.
     pub fn start(world: &World, channel: u16, options: ExecutorOptions) -> Result<Self> {
         let (core, world) = Core::start(world, channel, options)?;
-        Ok(Executor(Arc::new(Owner { core, world })))
+        Ok(Executor(Arc::new(ExecutorOwner { core, world })))
     }
 
     /// Returns the group of all ranks.
@@ -154,13 +154,14 @@ impl Executor {
         options: JobOptions,
         job: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
     ) -> Ticket<T> {
-        let body = |comm: Communicator, _: &Rc<Groups>, outcome: Arc<Outcome<T>>| -> Task {
-            Box::pin(async move {
-                let result = job(&comm).await;
-                drop(comm);
-                outcome.complete(result);
-            })
-        };
+        let body =
+            |comm: Communicator, _: &Rc<GroupCommunicators>, outcome: Arc<JobOutcome<T>>| -> JobFuture {
+                Box::pin(async move {
+                    let result = job(&comm).await;
+                    drop(comm);
+                    outcome.complete(result);
+                })
+            };
         self.begin(group, options, body)
     }
 
@@ -175,14 +176,15 @@ impl Executor {
         options: JobOptions,
         job: impl AsyncFnOnce(&Communicator) -> Result<Option<Communicator>> + Send + 'static,
     ) -> Ticket<Option<GroupHandle>> {
-        let body = |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<_>>| -> Task {
-            let groups = Rc::clone(groups);
-            Box::pin(async move {
-                let made = job(&comm).await;
-                drop(comm);
-                outcome.complete(made.map(|made| made.map(|made| groups.keep(made))));
-            })
-        };
+        let body =
+            |comm: Communicator, groups: &Rc<GroupCommunicators>, outcome: Arc<JobOutcome<_>>| -> JobFuture {
+                let groups = Rc::clone(groups);
+                Box::pin(async move {
+                    let made = job(&comm).await;
+                    drop(comm);
+                    outcome.complete(made.map(|made| made.map(|made| groups.keep(made))));
+                })
+            };
         self.begin(group, options, body)
     }
 
@@ -190,7 +192,10 @@ impl Executor {
     /// ticket returns the handle for [`Executor::submit_in_hierarchy`]. A collective call of the group.
     pub fn submit_hierarchy(&self, group: &GroupHandle, options: JobOptions) -> Ticket<GroupHandle> {
         let number = group.number;
-        let body = move |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<_>>| -> Task {
+        let body = move |comm: Communicator,
+                         groups: &Rc<GroupCommunicators>,
+                         outcome: Arc<JobOutcome<_>>|
+              -> JobFuture {
             let groups = Rc::clone(groups);
             Box::pin(async move {
                 let made = comm.hierarchy().await;
@@ -218,7 +223,10 @@ impl Executor {
             Order::Lane(lane) => lane,
             Order::AtOnce => 0,
         };
-        let body = move |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<T>>| -> Task {
+        let body = move |comm: Communicator,
+                         groups: &Rc<GroupCommunicators>,
+                         outcome: Arc<JobOutcome<T>>|
+              -> JobFuture {
             let hierarchy = groups.hierarchy(number);
             Box::pin(async move {
                 let result = match hierarchy {
@@ -261,13 +269,14 @@ impl Executor {
         &self,
         group: &GroupHandle,
         options: JobOptions,
-        body: impl FnOnce(Communicator, &Rc<Groups>, Arc<Outcome<T>>) -> Task + Send + 'static,
+        body: impl FnOnce(Communicator, &Rc<GroupCommunicators>, Arc<JobOutcome<T>>) -> JobFuture + Send + 'static,
     ) -> Ticket<T> {
         let core = &self.0.core;
-        let outcome = Arc::new(Outcome::default());
+        let outcome = Arc::new(JobOutcome::default());
         let ended = Arc::clone(&outcome);
-        let begin: Begin = Box::new(move |comm, groups| body(comm, groups, ended));
-        let job = Job { group: group.number, options, begin, outcome: Arc::clone(&outcome) as Arc<_> };
+        let begin: BeginJob = Box::new(move |comm, groups| body(comm, groups, ended));
+        let job =
+            SubmittedJob { group: group.number, options, begin, outcome: Arc::clone(&outcome) as Arc<_> };
         core.submit(job);
         Ticket::new(Arc::clone(core), outcome)
     }

@@ -14,34 +14,34 @@ use std::sync::Arc;
 use std::task::Context;
 
 /// A running job.
-pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(super) type JobFuture = Pin<Box<dyn Future<Output = ()>>>;
 /// Begins a job on a communicator.
-pub(super) type Begin = Box<dyn FnOnce(Communicator, &Rc<Groups>) -> Task + Send>;
+pub(super) type BeginJob = Box<dyn FnOnce(Communicator, &Rc<GroupCommunicators>) -> JobFuture + Send>;
 
 /// A submitted job.
-pub(super) struct Job {
+pub(super) struct SubmittedJob {
     pub(super) group: u64,
     pub(super) options: JobOptions,
-    pub(super) begin: Begin,
+    pub(super) begin: BeginJob,
     pub(super) outcome: Arc<dyn Fail>,
 }
 
 /// Request of another thread to the driving thread.
-pub(super) enum Command {
-    Run(Job),
+pub(super) enum ReactorCommand {
+    Run(SubmittedJob),
     Release(u64),
     Abort(Error),
 }
 
 /// Communicators of the groups, by number.
-pub(super) struct Groups {
+pub(super) struct GroupCommunicators {
     next: Cell<u64>,
     comms: RefCell<HashMap<u64, Communicator>>,
     /// Hosts and leaders of those groups that were divided into them.
     hierarchies: RefCell<HashMap<u64, Hierarchy>>,
 }
 
-impl Groups {
+impl GroupCommunicators {
     /// Keeps a communicator, and returns its handle.
     pub(super) fn keep(&self, comm: Communicator) -> GroupHandle {
         let number = self.next.replace(self.next.get() + 1);
@@ -80,28 +80,28 @@ fn released() -> Error {
 }
 
 /// A group and a lane of it.
-type Lane = (u64, usize);
+type GroupLane = (u64, usize);
 
-struct Running {
-    task: Task,
-    lane: Option<Lane>,
+struct RunningJob {
+    task: JobFuture,
+    lane: Option<GroupLane>,
     what: &'static str,
     outcome: Arc<dyn Fail>,
 }
 
 /// A job that waits for earlier ones on its lane.
-struct Queued {
-    job: Job,
+struct QueuedJob {
+    job: SubmittedJob,
     comm: Communicator,
 }
 
 /// Communicators, and the running jobs.
 pub(super) struct Reactor {
     comm: Communicator,
-    groups: Rc<Groups>,
+    groups: Rc<GroupCommunicators>,
     /// Waiting jobs, for each lane with a running one.
-    lanes: HashMap<Lane, VecDeque<Queued>>,
-    running: Vec<Running>,
+    lanes: HashMap<GroupLane, VecDeque<QueuedJob>>,
+    running: Vec<RunningJob>,
 }
 
 // SAFETY: the thread that has the reactor has all values that count references without atomics or are written without
@@ -115,7 +115,7 @@ unsafe impl Send for Reactor {}
 impl Reactor {
     /// Returns a reactor for a communicator of the world, and the handle of that.
     pub(super) fn new(comm: Communicator) -> (Self, GroupHandle) {
-        let groups = Rc::new(Groups {
+        let groups = Rc::new(GroupCommunicators {
             next: Cell::new(0),
             comms: RefCell::default(),
             hierarchies: RefCell::default(),
@@ -129,13 +129,13 @@ impl Reactor {
     }
 
     /// Executes the requests of other threads, and polls every job once; returns the number of ended jobs.
-    pub(super) fn step(&mut self, commands: Vec<Command>, context: &mut Context<'_>) -> usize {
+    pub(super) fn step(&mut self, commands: Vec<ReactorCommand>, context: &mut Context<'_>) -> usize {
         let mut ended = 0;
         for command in commands {
             match command {
-                Command::Run(job) => ended += self.accept(job),
-                Command::Release(group) => self.groups.release(group),
-                Command::Abort(error) => ended += self.abort(&error),
+                ReactorCommand::Run(job) => ended += self.accept(job),
+                ReactorCommand::Release(group) => self.groups.release(group),
+                ReactorCommand::Abort(error) => ended += self.abort(&error),
             }
         }
         loop {
@@ -148,13 +148,13 @@ impl Reactor {
     }
 
     /// Begins a job, or queues it on its lane; returns the number of jobs that this has ended.
-    fn accept(&mut self, job: Job) -> usize {
+    fn accept(&mut self, job: SubmittedJob) -> usize {
         let comm = self.groups.comms.borrow().get(&job.group).cloned();
         let Some(comm) = comm else {
             job.outcome.fail(released());
             return 1;
         };
-        let job = Queued { job, comm };
+        let job = QueuedJob { job, comm };
         match job.lane() {
             None => self.begin(job),
             Some(lane) => match self.lanes.get_mut(&lane) {
@@ -168,18 +168,18 @@ impl Reactor {
         0
     }
 
-    fn begin(&mut self, queued: Queued) {
+    fn begin(&mut self, queued: QueuedJob) {
         let lane = queued.lane();
-        let Queued { job, comm } = queued;
+        let QueuedJob { job, comm } = queued;
         let comm = lane.map_or_else(|| comm.clone(), |(_, lane)| comm.lane(lane));
         let comm = job.options.deadline.map_or_else(|| comm.clone(), |deadline| comm.with_deadline(deadline));
         let task = (job.begin)(comm, &self.groups);
-        self.running.push(Running { task, lane, what: job.options.what, outcome: job.outcome });
+        self.running.push(RunningJob { task, lane, what: job.options.what, outcome: job.outcome });
     }
 
     /// Polls every job once, and begins those that follow on a lane; returns the number of ended jobs.
     fn poll(&mut self, context: &mut Context<'_>) -> usize {
-        let mut free: Vec<Option<Lane>> = Vec::new();
+        let mut free: Vec<Option<GroupLane>> = Vec::new();
         let comm = &self.comm;
         self.running.retain_mut(|running| {
             let is_over = running.poll(comm, context);
@@ -205,11 +205,11 @@ impl Reactor {
         let running = std::mem::take(&mut self.running);
         let queued = std::mem::take(&mut self.lanes).into_values().flatten();
         let mut ended = 0;
-        let waiting = queued.map(|Queued { job: Job { begin, outcome, .. }, .. }| {
+        let waiting = queued.map(|QueuedJob { job: SubmittedJob { begin, outcome, .. }, .. }| {
             drop(begin);
             outcome
         });
-        let begun = running.into_iter().map(|Running { task, outcome, .. }| {
+        let begun = running.into_iter().map(|RunningJob { task, outcome, .. }| {
             drop(task);
             outcome
         });
@@ -221,8 +221,8 @@ impl Reactor {
     }
 }
 
-impl Queued {
-    fn lane(&self) -> Option<Lane> {
+impl QueuedJob {
+    fn lane(&self) -> Option<GroupLane> {
         match self.job.options.order {
             Order::Lane(lane) => Some((self.job.group, lane)),
             Order::AtOnce => None,
@@ -230,7 +230,7 @@ impl Queued {
     }
 }
 
-impl Running {
+impl RunningJob {
     /// Polls the job; returns true if it has ended.
     fn poll(&mut self, comm: &Communicator, context: &mut Context<'_>) -> bool {
         match catch_unwind(AssertUnwindSafe(|| self.task.as_mut().poll(context))) {

@@ -60,7 +60,7 @@ fn a_forked_process_is_told_so_and_touches_nothing() {
     let (mut core, world) = Core::around(comm, ExecutorOptions::default());
     let mine = Arc::get_mut(&mut core).unwrap();
     mine.pretend_forked();
-    let executor = Executor(Arc::new(Owner { core, world }));
+    let executor = Executor(Arc::new(ExecutorOwner { core, world }));
     let ticket = all_reduce(&executor, 0, Awaited::AtOnce);
     let told = |error: Error| assert!(error.to_string().contains("was forked from process"), "{error}");
     told(ticket.wait(None).unwrap().unwrap_err());

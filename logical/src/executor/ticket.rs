@@ -12,7 +12,7 @@ use std::time::Duration;
 /// does not end it.
 pub struct Ticket<T> {
     core: Arc<Core>,
-    outcome: Arc<Outcome<T>>,
+    outcome: Arc<JobOutcome<T>>,
 }
 
 impl<T> Clone for Ticket<T> {
@@ -28,7 +28,7 @@ impl<T> fmt::Debug for Ticket<T> {
 }
 
 impl<T> Ticket<T> {
-    pub(super) fn new(core: Arc<Core>, outcome: Arc<Outcome<T>>) -> Self {
+    pub(super) fn new(core: Arc<Core>, outcome: Arc<JobOutcome<T>>) -> Self {
         Ticket { core, outcome }
     }
 
@@ -82,28 +82,28 @@ impl<T> Ticket<T> {
     }
 }
 
-type Callback = Box<dyn FnOnce() + Send>;
+type JobCallback = Box<dyn FnOnce() + Send>;
 
 /// Shared place of the outcome of a job.
-pub(super) struct Outcome<T> {
+pub(super) struct JobOutcome<T> {
     is_done: AtomicBool,
-    progress: Mutex<Progress<T>>,
+    progress: Mutex<JobProgress<T>>,
 }
 
-struct Progress<T> {
+struct JobProgress<T> {
     result: Option<Result<T>>,
-    callbacks: Vec<Callback>,
+    callbacks: Vec<JobCallback>,
 }
 
-impl<T> Default for Outcome<T> {
+impl<T> Default for JobOutcome<T> {
     fn default() -> Self {
-        let progress = Mutex::new(Progress { result: None, callbacks: Vec::new() });
-        Outcome { is_done: AtomicBool::new(false), progress }
+        let progress = Mutex::new(JobProgress { result: None, callbacks: Vec::new() });
+        JobOutcome { is_done: AtomicBool::new(false), progress }
     }
 }
 
-impl<T> Outcome<T> {
-    fn lock(&self) -> MutexGuard<'_, Progress<T>> {
+impl<T> JobOutcome<T> {
+    fn lock(&self) -> MutexGuard<'_, JobProgress<T>> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +134,7 @@ pub(super) trait Fail: Send + Sync {
     fn fail(&self, error: Error);
 }
 
-impl<T: Send> Fail for Outcome<T> {
+impl<T: Send> Fail for JobOutcome<T> {
     fn fail(&self, error: Error) {
         self.complete(Err(error));
     }

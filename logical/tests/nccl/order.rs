@@ -5,7 +5,7 @@ use super::faults::{LIMIT, SOON};
 use super::ranks::{buffer, can_have, numbers, together};
 use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::testing::spawn;
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ fn are_refused(calls: impl Fn(&Communicator) -> Result<Vec<Communicator>> + Sync
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     let says_why = |outcome: &Result<()>| {
         let Err(error @ Error::Deadline { stragglers, .. }) = outcome else { return false };
-        let is_elsewhere = |one: &During| matches!(one, During::Operation(..));
-        stragglers.iter().any(|one| is_elsewhere(&one.during)) && error.to_string().contains("same order")
+        let is_elsewhere = |one: &ErrorContext| matches!(one, ErrorContext::Operation(..));
+        stragglers.iter().any(|one| is_elsewhere(&one.context)) && error.to_string().contains("same order")
     };
     assert!(outcomes.iter().any(says_why), "{outcomes:?}");
 }

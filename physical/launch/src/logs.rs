@@ -10,19 +10,19 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Log of one stream of one rank.
-pub(super) struct Log {
+pub(super) struct RankLog {
     /// Path of the file.
     path: PathBuf,
     /// The file. `None` once a write has failed.
     file: Option<File>,
 }
 
-impl Log {
+impl RankLog {
     /// Creates the `folder`, and empty stdout and stderr files in it for each of `ranks`: all or none.
     ///
     /// # Errors
     /// [`Error::System`] if a file exists, or cannot be created.
-    pub(super) fn create_all(folder: &Path, ranks: Range<usize>) -> Result<Vec<(Log, Log)>> {
+    pub(super) fn create_all(folder: &Path, ranks: Range<usize>) -> Result<Vec<(RankLog, RankLog)>> {
         let failed = |what: &Path, cause: io::Error| {
             let remedy = match cause.kind() {
                 io::ErrorKind::AlreadyExists if what != folder => {
@@ -36,7 +36,7 @@ impl Log {
         let mut logs = Vec::new();
         for path in ranks.flat_map(|rank| names(folder, rank)) {
             match File::create_new(&path) {
-                Ok(file) => logs.push(Log { path, file: Some(file) }),
+                Ok(file) => logs.push(RankLog { path, file: Some(file) }),
                 Err(cause) => {
                     logs.iter().for_each(|log| drop(fs::remove_file(&log.path)));
                     return Err(failed(&path, cause));

@@ -1,6 +1,6 @@
 //! The output of the ranks, line by line, each after the number of its rank.
 
-use crate::logs::Log;
+use crate::logs::RankLog;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -58,7 +58,7 @@ impl Console {
         rank: usize,
         output: (OwnedFd, OwnedFd),
         gone: watch::Receiver<()>,
-        logs: Option<(Log, Log)>,
+        logs: Option<(RankLog, RankLog)>,
         is_shown: bool,
     ) -> io::Result<()> {
         let (out, err) = logs.unzip();
@@ -89,7 +89,7 @@ struct Forward {
     /// Pipe from the rank.
     from: pipe::Receiver,
     /// Lines of the stream.
-    lines: Lines,
+    lines: LinePrefixer,
     /// Lock of the console.
     turn: Arc<Mutex<()>>,
     /// First error of the console.
@@ -97,7 +97,7 @@ struct Forward {
     /// Channel that is closed once the rank has ended.
     gone: watch::Receiver<()>,
     /// Log of the stream, if the job keeps logs.
-    log: Option<Log>,
+    log: Option<RankLog>,
 }
 
 impl Forward {
@@ -107,12 +107,12 @@ impl Forward {
         from: OwnedFd,
         console: &Console,
         gone: watch::Receiver<()>,
-        log: Option<Log>,
+        log: Option<RankLog>,
     ) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from)?;
         let turn = Arc::clone(&console.turn);
         let lost = Arc::clone(&console.lost);
-        Ok(Forward { from, lines: Lines::of(rank), turn, lost, gone, log })
+        Ok(Forward { from, lines: LinePrefixer::of(rank), turn, lost, gone, log })
     }
 
     /// Forwards the stream to `to` until it ends.
@@ -166,17 +166,17 @@ impl Forward {
 }
 
 /// Divides a stream of bytes, of any encoding, into lines with a prefix.
-struct Lines {
+struct LinePrefixer {
     /// Prefix of each line.
     prefix: Vec<u8>,
     /// Bytes of the line that is not complete.
     partial: Vec<u8>,
 }
 
-impl Lines {
+impl LinePrefixer {
     /// Creates the lines of `rank`.
     fn of(rank: usize) -> Self {
-        Lines { prefix: format!("[{rank}] ").into_bytes(), partial: Vec::new() }
+        LinePrefixer { prefix: format!("[{rank}] ").into_bytes(), partial: Vec::new() }
     }
 
     /// Adds bytes, and returns the lines that they complete.
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn lines_come_out_whole_and_prefixed() {
-        let mut lines = Lines::of(7);
+        let mut lines = LinePrefixer::of(7);
         assert_eq!(lines.push(b"on"), b"");
         assert_eq!(lines.push(b"e\ntwo\n\nthr"), b"[7] one\n[7] two\n[7] \n");
         assert_eq!(lines.finish(), b"[7] thr\n");
@@ -220,12 +220,12 @@ mod tests {
 
     #[test]
     fn bytes_of_any_encoding_pass_unchanged() {
-        assert_eq!(Lines::of(0).push(b"\xff\r\x00\xc3\n"), b"[0] \xff\r\x00\xc3\n");
+        assert_eq!(LinePrefixer::of(0).push(b"\xff\r\x00\xc3\n"), b"[0] \xff\r\x00\xc3\n");
     }
 
     #[test]
     fn an_endless_line_is_cut() {
-        let mut lines = Lines::of(0);
+        let mut lines = LinePrefixer::of(0);
         let mut out = lines.push(&vec![b'x'; LONGEST_LINE]);
         assert!(lines.partial.is_empty());
         out.append(&mut lines.push(b"y\n"));

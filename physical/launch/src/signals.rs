@@ -15,7 +15,7 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum SignalRequest {
     /// End the job, because of the signal with this number.
     End(i32),
     /// Stop the job, and this process with it.
@@ -60,15 +60,15 @@ impl Signals {
     }
 
     /// Returns the next request.
-    pub(super) async fn next(&mut self) -> Request {
+    pub(super) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             // In this order: a job that is stopped and then continued must not end up stopped.
             biased;
-            _ = self.interrupt.recv() => Request::End(libc::SIGINT),
-            _ = self.terminate.recv() => Request::End(libc::SIGTERM),
-            () = received(&mut self.hangup) => Request::End(libc::SIGHUP),
-            () = received(&mut self.stop) => Request::Stop,
-            _ = self.proceed.recv() => Request::Continue,
+            _ = self.interrupt.recv() => SignalRequest::End(libc::SIGINT),
+            _ = self.terminate.recv() => SignalRequest::End(libc::SIGTERM),
+            () = received(&mut self.hangup) => SignalRequest::End(libc::SIGHUP),
+            () = received(&mut self.stop) => SignalRequest::Stop,
+            _ = self.proceed.recv() => SignalRequest::Continue,
         }
     }
 

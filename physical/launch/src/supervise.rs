@@ -10,7 +10,7 @@
 
 use crate::Job;
 use crate::descendants::Descendants;
-use crate::logs::Log;
+use crate::logs::RankLog;
 use crate::machines::budget::{Budget, Checkpointed};
 use crate::machines::{Decision, Machines, Start};
 use crate::outcome::{Outcome, RankFailure, first_failure};
@@ -18,7 +18,7 @@ use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
 use crate::report::EndReporter;
-use crate::signals::{Request, Signals};
+use crate::signals::{SignalRequest, Signals};
 use hexagram_physical::launcher::{RESTART, RegisteredFlags};
 use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
@@ -89,9 +89,9 @@ async fn unless_ended<T>(signals: &mut Signals, work: impl Future<Output = T>) -
         tokio::select! {
             done = &mut work => return Ok(done),
             request = signals.next() => match request {
-                Request::End(signal) => return Err(signal),
-                Request::Stop => signals.stop_here().await,
-                Request::Continue => {}
+                SignalRequest::End(signal) => return Err(signal),
+                SignalRequest::Stop => signals.stop_here().await,
+                SignalRequest::Continue => {}
             },
         }
     }
@@ -183,12 +183,12 @@ impl Supervisor {
     fn start(job: &Job, key: Option<&[u8; 16]>) -> Result<Self> {
         let mut setup = RendezvousSetup::open(job, key)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
-        let logs = Log::create_all(folder, job.numbers())?;
-        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
+        let logs = RankLog::create_all(folder, job.numbers())?;
+        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| RankLog::remove_all(folder, job.numbers()))
     }
 
     /// Starts the ranks. If one cannot be started, kills those that were.
-    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(Log, Log)>) -> Result<Self> {
+    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(RankLog, RankLog)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
             running: BTreeMap::new(),
@@ -218,7 +218,7 @@ impl Supervisor {
         &mut self,
         number: usize,
         mut rank: RankProcess,
-        logs: Option<(Log, Log)>,
+        logs: Option<(RankLog, RankLog)>,
         is_shown: bool,
     ) -> io::Result<()> {
         let ended = rank.ended()?;
@@ -273,11 +273,11 @@ impl Supervisor {
     }
 
     /// Performs the request of a signal.
-    async fn obey(&mut self, request: Request, signals: &mut Signals) {
+    async fn obey(&mut self, request: SignalRequest, signals: &mut Signals) {
         match request {
-            Request::End(signal) => self.end(signal),
-            Request::Stop => self.stop(signals).await,
-            Request::Continue => self.signal(Signal::CONT),
+            SignalRequest::End(signal) => self.end(signal),
+            SignalRequest::Stop => self.stop(signals).await,
+            SignalRequest::Continue => self.signal(Signal::CONT),
         }
     }
 
@@ -365,9 +365,9 @@ impl Supervisor {
             tokio::select! {
                 () = self.console.finish() => return,
                 request = signals.next() => match request {
-                    Request::End(_) => return,
-                    Request::Stop => signals.stop_here().await,
-                    Request::Continue => {}
+                    SignalRequest::End(_) => return,
+                    SignalRequest::Stop => signals.stop_here().await,
+                    SignalRequest::Continue => {}
                 },
                 () = reached(deadline) => return,
             }

@@ -1,7 +1,7 @@
 //! What a communicator carries out on a stream.
 
 use crate::error::Result;
-use crate::library::{Functions, Handle, integer};
+use crate::library::{CommHandle, Functions, integer};
 use std::ffi::{c_int, c_void};
 
 /// Type of elements.
@@ -73,7 +73,7 @@ pub enum Reduction {
 #[derive(Debug, Clone, Copy)]
 pub struct OnStream<'a> {
     pub(crate) nccl: &'a Functions,
-    pub(crate) handle: Handle,
+    pub(crate) handle: CommHandle,
     pub(crate) stream: *mut c_void,
 }
 

@@ -3,7 +3,7 @@
 use crate::collectives::OnStream;
 use crate::error::{Error, Result, Status};
 use crate::id::UniqueId;
-use crate::library::{Config, Functions, Handle, functions, integer};
+use crate::library::{CommHandle, Config, Functions, functions, integer};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -41,7 +41,7 @@ impl UniqueId {
 #[derive(Debug)]
 pub struct Communicator {
     nccl: &'static Functions,
-    handle: Handle,
+    handle: CommHandle,
     /// Error of the call that has created it, if NCCL has refused that but made a communicator.
     refused: Option<Error>,
 }
@@ -59,7 +59,7 @@ impl Communicator {
     pub fn new(id: UniqueId, rank: usize, ranks: usize) -> Result<Self> {
         let nccl = functions()?;
         let [rank, ranks] = [integer(rank)?, integer(ranks)?];
-        let mut handle: Handle = null_mut();
+        let mut handle: CommHandle = null_mut();
         let mut config = Config::without_blocking();
         // SAFETY: the place is there for one communicator, and the settings outlive the call.
         let status = unsafe { (nccl.ncclCommInitRankConfig)(&mut handle, ranks, id, rank, &mut config) };
@@ -116,7 +116,7 @@ impl Communicator {
         self.number(self.nccl.ncclCommCount)
     }
 
-    fn number(&self, ask: unsafe extern "C" fn(Handle, *mut c_int) -> Status) -> Result<usize> {
+    fn number(&self, ask: unsafe extern "C" fn(CommHandle, *mut c_int) -> Status) -> Result<usize> {
         let mut number = 0;
         // SAFETY: the communicator is there, and the place for one number.
         self.nccl.expect(unsafe { ask(self.handle, &mut number) })?;

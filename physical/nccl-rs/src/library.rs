@@ -24,7 +24,7 @@ pub(crate) fn integer(number: usize) -> Result<c_int> {
 }
 
 /// Communicator as NCCL has it.
-pub(crate) type Handle = *mut c_void;
+pub(crate) type CommHandle = *mut c_void;
 
 /// Declares the table of NCCL's functions by their names, with the types of their parameters, and its lookup.
 macro_rules! functions {
@@ -57,23 +57,23 @@ macro_rules! functions {
 functions! {
     ncclGetVersion(*mut c_int) -> Status;
     ncclGetErrorString(Status) -> *const c_char;
-    ncclGetLastError(Handle) -> *const c_char;
+    ncclGetLastError(CommHandle) -> *const c_char;
     ncclGetUniqueId(*mut UniqueId) -> Status;
-    ncclCommInitRankConfig(*mut Handle, c_int, UniqueId, c_int, *mut Config) -> Status;
-    ncclCommSplit(Handle, c_int, c_int, *mut Handle, *mut Config) -> Status;
-    ncclCommFinalize(Handle) -> Status;
-    ncclCommDestroy(Handle) -> Status;
-    ncclCommAbort(Handle) -> Status;
-    ncclCommGetAsyncError(Handle, *mut Status) -> Status;
-    ncclCommCount(Handle, *mut c_int) -> Status;
-    ncclCommUserRank(Handle, *mut c_int) -> Status;
-    ncclAllReduce(u64, u64, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    ncclReduce(u64, u64, usize, c_int, c_int, c_int, Handle, *mut c_void) -> Status;
-    ncclReduceScatter(u64, u64, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    ncclAllGather(u64, u64, usize, c_int, Handle, *mut c_void) -> Status;
-    ncclBroadcast(u64, u64, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    ncclSend(u64, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    ncclRecv(u64, usize, c_int, c_int, Handle, *mut c_void) -> Status;
+    ncclCommInitRankConfig(*mut CommHandle, c_int, UniqueId, c_int, *mut Config) -> Status;
+    ncclCommSplit(CommHandle, c_int, c_int, *mut CommHandle, *mut Config) -> Status;
+    ncclCommFinalize(CommHandle) -> Status;
+    ncclCommDestroy(CommHandle) -> Status;
+    ncclCommAbort(CommHandle) -> Status;
+    ncclCommGetAsyncError(CommHandle, *mut Status) -> Status;
+    ncclCommCount(CommHandle, *mut c_int) -> Status;
+    ncclCommUserRank(CommHandle, *mut c_int) -> Status;
+    ncclAllReduce(u64, u64, usize, c_int, c_int, CommHandle, *mut c_void) -> Status;
+    ncclReduce(u64, u64, usize, c_int, c_int, c_int, CommHandle, *mut c_void) -> Status;
+    ncclReduceScatter(u64, u64, usize, c_int, c_int, CommHandle, *mut c_void) -> Status;
+    ncclAllGather(u64, u64, usize, c_int, CommHandle, *mut c_void) -> Status;
+    ncclBroadcast(u64, u64, usize, c_int, c_int, CommHandle, *mut c_void) -> Status;
+    ncclSend(u64, usize, c_int, c_int, CommHandle, *mut c_void) -> Status;
+    ncclRecv(u64, usize, c_int, c_int, CommHandle, *mut c_void) -> Status;
     ncclGroupStart() -> Status;
     ncclGroupEnd() -> Status;
 }
@@ -82,17 +82,17 @@ functions! {
 const _: () = assert!(size_of::<u64>() == size_of::<*mut c_void>());
 
 /// NCCL as it was found.
-struct Found {
+struct LoadedNccl {
     functions: Functions,
     version: Version,
 }
 
-fn found() -> Result<&'static Found> {
-    static FOUND: OnceLock<Result<Found>> = OnceLock::new();
+fn found() -> Result<&'static LoadedNccl> {
+    static FOUND: OnceLock<Result<LoadedNccl>> = OnceLock::new();
     FOUND.get_or_init(find).as_ref().map_err(Error::clone)
 }
 
-fn find() -> Result<Found> {
+fn find() -> Result<LoadedNccl> {
     WAITING.iter().try_for_each(|(name, value)| refuse(name, value))?;
     let functions = Functions::of(load()?)?;
     let mut number = 0;
@@ -102,7 +102,7 @@ fn find() -> Result<Found> {
     if version < Version::OLDEST {
         return Err(Error::TooOld { found: version });
     }
-    Ok(Found { functions, version })
+    Ok(LoadedNccl { functions, version })
 }
 
 /// Refuses a value of a variable of the environment, as NCCL reads it.

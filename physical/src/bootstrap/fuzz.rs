@@ -2,11 +2,11 @@
 //! findings.
 
 use super::handshake::authenticate;
-use super::handshake::message::Incoming;
+use super::handshake::message::MessageReader;
 use super::handshake::pending::PendingConnection;
 use super::meeting::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::meeting::peer_info::PeerTable;
-use super::sockets::opening::Call;
+use super::sockets::dial::DialRequest;
 use super::variables::Placement;
 use crate::backends::backend;
 use std::io::{self, Read, Write};
@@ -55,7 +55,7 @@ pub(crate) fn caller(data: &[u8]) {
 
 /// Decodes a message as fields of any kind.
 pub(crate) fn message(data: &[u8]) {
-    let Ok(mut message) = Incoming::receive(&mut &data[..]) else { return };
+    let Ok(mut message) = MessageReader::receive(&mut &data[..]) else { return };
     for kind in data {
         let outcome = match kind % 4 {
             0 => message.number().map(drop),
@@ -71,11 +71,11 @@ pub(crate) fn message(data: &[u8]) {
 
 /// Decodes the messages of a member. A decoded message must survive another round trip.
 pub(crate) fn join_request(data: &[u8]) {
-    let _ = Hello::read(&mut Incoming::from(data.to_vec()));
-    if let Ok(intent) = MemberMessage::read(&mut Incoming::from(data.to_vec())) {
+    let _ = Hello::read(&mut MessageReader::from(data.to_vec()));
+    if let Ok(intent) = MemberMessage::read(&mut MessageReader::from(data.to_vec())) {
         let wire = intent.write().whole();
         let again =
-            Incoming::receive(&mut &wire[..]).and_then(|mut message| MemberMessage::read(&mut message));
+            MessageReader::receive(&mut &wire[..]).and_then(|mut message| MemberMessage::read(&mut message));
         if let MemberMessage::Join(request) = &intent
             && let Ok(backend) = request.settings.transport.parse().and_then(backend)
         {
@@ -88,14 +88,14 @@ pub(crate) fn join_request(data: &[u8]) {
 
 /// Decodes the messages of rank 0.
 pub(crate) fn peer_table(data: &[u8]) {
-    let _ = LeaderMessage::read(Incoming::from(data.to_vec()));
+    let _ = LeaderMessage::read(MessageReader::from(data.to_vec()));
     let [size, data @ ..] = data else { return };
-    let _ = PeerTable::read(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
+    let _ = PeerTable::read(&mut MessageReader::from(data.to_vec()), usize::from(*size), b"secret");
 }
 
 /// Decodes the call of a data connection.
 pub(crate) fn call(data: &[u8]) {
-    let _ = Call::read(&mut Incoming::from(data.to_vec()));
+    let _ = DialRequest::read(&mut MessageReader::from(data.to_vec()));
 }
 
 /// Decodes a message of a control connection.

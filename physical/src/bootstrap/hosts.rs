@@ -7,7 +7,7 @@
 
 use super::meeting::peer_info::PeerInfo;
 use crate::control::health::Health;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -37,7 +37,7 @@ pub(crate) struct Locality {
 }
 
 /// Hosts of the ranks of a world.
-pub(crate) struct Hosts {
+pub(crate) struct WorldHosts {
     /// This rank.
     rank: usize,
     /// Host and kernel that each rank claims.
@@ -50,7 +50,7 @@ pub(crate) struct Hosts {
     more: Condvar,
 }
 
-impl Hosts {
+impl WorldHosts {
     /// Creates the claims of all ranks, before any probe.
     pub(crate) fn new(rank: usize, infos: &[PeerInfo]) -> Self {
         let claimed =
@@ -58,12 +58,12 @@ impl Hosts {
         let recorded = Mutex::default();
         let agreed = OnceLock::new();
         let more = Condvar::new();
-        let hosts = Hosts { rank, claimed, recorded, agreed, more };
+        let hosts = WorldHosts { rank, claimed, recorded, agreed, more };
         // A rank without lower ranks sends no result.
         let locality =
             |rank| hosts.lower(rank).next().is_none().then_some(Locality { host: rank, kernel: rank });
         let recorded = (0..infos.len()).map(locality).collect();
-        Hosts { recorded: Mutex::new(recorded), ..hosts }
+        WorldHosts { recorded: Mutex::new(recorded), ..hosts }
     }
 
     /// Returns the lower ranks that claim the host of `rank`.
@@ -114,7 +114,7 @@ impl Hosts {
         if self.lower(rank).next().is_some() {
             report(locality);
         }
-        self.wait(health, limit).map_err(|error| health.explain(error, During::Nothing))?;
+        self.wait(health, limit).map_err(|error| health.explain(error, ErrorContext::Nothing))?;
         if let Some(why) = why.filter(|_| locality.host == rank) {
             self.warn(health, &why);
         }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     /// Creates hosts from the claimed host and kernel of each rank.
-    fn hosts(claimed: &[(&str, &str)]) -> Hosts {
+    fn hosts(claimed: &[(&str, &str)]) -> WorldHosts {
         let info = |(rank, (machine, kernel)): (usize, &(&str, &str))| PeerInfo {
             rank,
             pid: 1,
@@ -235,11 +235,11 @@ mod tests {
             machine: (*machine).into(),
             announcement: Arc::default(),
         };
-        Hosts::new(0, &claimed.iter().enumerate().map(info).collect::<Vec<_>>())
+        WorldHosts::new(0, &claimed.iter().enumerate().map(info).collect::<Vec<_>>())
     }
 
     /// Performs all probes. Ranks with equal letters reach each other, in equal case they also accept each other.
-    fn found(claimed: &[(&str, &str)], groups: &str) -> Hosts {
+    fn found(claimed: &[(&str, &str)], groups: &str) -> WorldHosts {
         let hosts = hosts(claimed);
         let group = |rank: usize| groups.as_bytes()[rank].to_ascii_lowercase();
         let user = |rank: usize| groups.as_bytes()[rank].is_ascii_uppercase();

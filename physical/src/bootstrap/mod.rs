@@ -14,19 +14,15 @@
 //!
 //! The connections that stay open afterwards are in the module `control`.
 
-#[cfg(test)]
-mod exits;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+#[cfg(test)]
+pub(crate) mod fuzz_seeds;
 pub(crate) mod handshake;
 pub(crate) mod hosts;
 pub(crate) mod meeting;
 pub(crate) mod parent;
 pub(crate) mod private_file;
-#[cfg(test)]
-pub(crate) mod seeds;
-#[cfg(test)]
-mod simulated;
 pub(crate) mod sockets;
 pub(crate) mod stores;
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only suspect failures (a closed socket, a silent ring); the monitors of the processes decide.
 
-use super::waits::{Missing, Waits};
+use super::wait_graph::{Missing, Waits};
 use crate::bootstrap::exhausted;
-use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::error::{Error, ErrorContext, Peer, Result, Straggler};
 use crate::runtime::{self, Instant};
 use crate::system::environment::variable;
 use crate::transport::message::Label;
@@ -33,7 +33,7 @@ Environment: HEXAGRAM_SILENCE is the number of seconds for which a rank may be s
 
 /// Intervals at which the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Vigilance {
+pub struct HeartbeatOptions {
     /// Time between two heartbeats, which a dedicated thread sends (250 ms). Also the time for which an operation
     /// must be pending before its rank reports its waits to the others.
     pub beat: Duration,
@@ -45,14 +45,14 @@ pub struct Vigilance {
     pub late: Duration,
 }
 
-impl Default for Vigilance {
+impl Default for HeartbeatOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Vigilance { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
+        HeartbeatOptions { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
     }
 }
 
-impl Vigilance {
+impl HeartbeatOptions {
     /// Returns the default, with the silence of `HEXAGRAM_SILENCE`, in seconds, if it is set.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Vigilance {
     /// Decodes the value of `HEXAGRAM_SILENCE`.
     pub(crate) fn from_seconds(text: &str) -> Result<Self> {
         match parse_seconds(text).filter(|silence| SILENCES.contains(silence)) {
-            Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
+            Some(silence) => Ok(HeartbeatOptions { silence, ..Self::default() }),
             None => {
                 let low = SILENCES.start().as_secs();
                 let high = SILENCES.end().as_secs();
@@ -109,8 +109,8 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns the error with which the verdict ends the operation of a rank.
-    pub(crate) fn error(&self, during: During) -> Error {
-        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
+    pub(crate) fn error(&self, context: ErrorContext) -> Error {
+        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), context }
     }
 }
 
@@ -120,18 +120,18 @@ pub(crate) trait Reporter: Send + Sync {
 }
 
 /// The state of all ranks; one per process, shared if ranks are threads.
-struct Board {
+struct SharedHealth {
     peers: Vec<Peer>,
     left: Vec<AtomicBool>,
     verdict: OnceLock<Verdict>,
     bells: Mutex<Vec<Weak<dyn Bell>>>,
-    vigilance: Vigilance,
+    heartbeat: HeartbeatOptions,
     waits: Mutex<Waits>,
     /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
 }
 
-impl Board {
+impl SharedHealth {
     fn waits(&self) -> MutexGuard<'_, Waits> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,74 +145,74 @@ impl Board {
 /// Knowledge of one rank about all ranks.
 pub struct Health {
     rank: usize,
-    board: Arc<Board>,
+    shared: Arc<SharedHealth>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
 impl Health {
     /// Creates the view of one rank, for a world whose ranks are processes. Everyone is well.
     pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
-        Self::watching(rank, peers, Vigilance::default())
+        Self::watching(rank, peers, HeartbeatOptions::default())
     }
 
-    /// Creates the same view, with a vigilance that the user chose.
-    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
+    /// Creates the same view, with heartbeat options that the user chose.
+    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, heartbeat: HeartbeatOptions) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        // All ranks report to rank 0, and ranks that are threads share its board.
+        // All ranks report to rank 0, and ranks that are threads share its health.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let board = Board { peers, left, verdict, bells, vigilance, waits, doubt };
-        Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
+        let shared = SharedHealth { peers, left, verdict, bells, heartbeat, waits, doubt };
+        Health { rank, shared: Arc::new(shared), reporter: OnceLock::new() }
     }
 
     /// Returns the view of another rank in the same process.
     pub(crate) fn of_rank(&self, rank: usize) -> Self {
-        Health { rank, board: Arc::clone(&self.board), reporter: OnceLock::new() }
+        Health { rank, shared: Arc::clone(&self.shared), reporter: OnceLock::new() }
     }
 
     /// Returns this rank's peer.
     pub(crate) fn mine(&self) -> &Peer {
-        &self.board.peers[self.rank]
+        &self.shared.peers[self.rank]
     }
 
     /// Returns names and processes, by rank.
     pub fn peers(&self) -> &[Peer] {
-        &self.board.peers
+        &self.shared.peers
     }
 
     /// Returns the first failure, if there was one.
     pub fn verdict(&self) -> Option<&Verdict> {
-        self.board.verdict.get()
+        self.shared.verdict.get()
     }
 
     /// Returns true if `rank` has finished and announced it.
     pub fn has_left(&self, rank: usize) -> bool {
-        self.board.left[rank].load(Ordering::Acquire)
+        self.shared.left[rank].load(Ordering::Acquire)
     }
 
     /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
     /// counts.
-    pub fn give_up(&self, cause: &str) {
-        self.blame(self.rank, cause);
+    pub fn fail_self(&self, cause: &str) {
+        self.report_failure(self.rank, cause);
     }
 
     /// Reports the rank that failed to the other processes before this process is notified, since it may end then.
     /// Only the first failure counts.
-    pub(crate) fn blame(&self, culprit: usize, cause: &str) {
+    pub(crate) fn report_failure(&self, culprit: usize, cause: &str) {
         if self.verdict().is_some() {
             return;
         }
         if let Some(reporter) = self.reporter.get() {
             reporter.report(culprit, cause);
         }
-        self.condemn(culprit, cause);
+        self.record_verdict(culprit, cause);
     }
 
     /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
     /// notified that they need not wait for this rank.
-    pub(crate) fn explain(&self, error: Error, during: During) -> Error {
+    pub(crate) fn explain(&self, error: Error, context: ErrorContext) -> Error {
         // The verdict may be on its way, unless the error is a failure of this rank itself.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
@@ -220,9 +220,9 @@ impl Health {
             runtime::sleep(TICK);
         }
         match self.verdict() {
-            Some(verdict) => verdict.error(during),
+            Some(verdict) => verdict.error(context),
             None => {
-                self.give_up(&format!("gave up{during}: {error}"));
+                self.fail_self(&format!("gave up{context}: {error}"));
                 error
             }
         }
@@ -234,51 +234,51 @@ impl Health {
     }
 
     /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
-    pub(crate) fn condemn(&self, rank: usize, cause: &str) -> bool {
-        let culprit = self.board.peers[rank].clone();
-        let first = self.board.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
+    pub(crate) fn record_verdict(&self, rank: usize, cause: &str) -> bool {
+        let culprit = self.shared.peers[rank].clone();
+        let first = self.shared.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
         if first {
-            self.board.ring();
+            self.shared.ring();
         }
         first
     }
 
     /// Records that `rank` has finished, and wakes every thread that waits for it in vain.
     pub(crate) fn leave(&self, rank: usize) {
-        self.board.left[rank].store(true, Ordering::Release);
-        self.board.ring();
+        self.shared.left[rank].store(true, Ordering::Release);
+        self.shared.ring();
     }
 
     /// Rings `bell` at every change from now on: an endpoint has its own rung, so that no failure is slept through.
     pub fn wake(&self, bell: Weak<dyn Bell>) {
-        let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = self.shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(bell);
     }
 
     /// Records whether a process that distributes verdicts has missed heartbeats.
     pub(crate) fn set_doubt(&self, doubt: bool) {
-        self.board.doubt.store(doubt, Ordering::Release);
+        self.shared.doubt.store(doubt, Ordering::Release);
     }
 
     /// Returns true while a silence has not been judged: the verdict with the rank that really failed may not arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.board.doubt.load(Ordering::Acquire)
+        self.shared.doubt.load(Ordering::Acquire)
     }
 
-    pub(crate) fn vigilance(&self) -> &Vigilance {
-        &self.board.vigilance
+    pub(crate) fn heartbeat(&self) -> &HeartbeatOptions {
+        &self.shared.heartbeat
     }
 
     /// Returns the known waits between ranks.
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
-        self.board.waits()
+        self.shared.waits()
     }
 
     /// Publishes that an operation of this rank waits for `ranks`, until the notice is dropped.
-    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
+    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> PublishedWait {
         let number = self.waits().enter(self.rank, label, ranks);
-        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
+        PublishedWait { shared: Arc::clone(&self.shared), rank: self.rank, number, since: runtime::now() }
     }
 
     /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
@@ -286,12 +286,12 @@ impl Health {
         let missing = self.waits().missing(label);
         let asked = label.whole();
         let straggler = |Missing { rank, within }: Missing| {
-            let during = match within {
-                None => During::Nothing,
-                Some(label) if label == asked => During::Device,
-                Some(label) => During::Operation(label.fingerprint, label.tag),
+            let context = match within {
+                None => ErrorContext::Nothing,
+                Some(label) if label == asked => ErrorContext::Device,
+                Some(label) => ErrorContext::Operation(label.fingerprint, label.tag),
             };
-            Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
+            Some(Straggler { peer: self.peers().get(rank)?.clone(), context })
         };
         missing.into_iter().filter_map(straggler).collect()
     }
@@ -315,16 +315,16 @@ impl Health {
 }
 
 /// Keeps a wait published.
-pub(crate) struct Notice {
-    board: Arc<Board>,
+pub(crate) struct PublishedWait {
+    shared: Arc<SharedHealth>,
     rank: usize,
     number: u64,
     pub(crate) since: Instant,
 }
 
-impl Drop for Notice {
+impl Drop for PublishedWait {
     fn drop(&mut self) {
-        self.board.waits().withdraw(self.rank, self.number);
+        self.shared.waits().withdraw(self.rank, self.number);
     }
 }
 
@@ -335,22 +335,22 @@ mod tests {
     #[test]
     fn a_vigilance_that_would_blame_the_living_is_refused() {
         let second = Duration::from_secs(1);
-        let silence = |silence| Vigilance { silence, ..Vigilance::default() };
-        assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
+        let silence = |silence| HeartbeatOptions { silence, ..HeartbeatOptions::default() };
+        assert!(HeartbeatOptions::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
         let error = silence(second / 2).check().unwrap_err().to_string();
         assert!(error.contains("500ms") && error.contains("heartbeats of 250ms each"), "{error}");
         for beat in [Duration::ZERO, Duration::MAX] {
-            assert!(Vigilance { beat, ..Vigilance::default() }.check().is_err());
+            assert!(HeartbeatOptions { beat, ..HeartbeatOptions::default() }.check().is_err());
         }
     }
 
     #[test]
     fn a_silence_of_the_environment_is_a_number_of_seconds_within_bounds() {
         for (text, silence) in [("60", 60_000), ("1", 1000), ("2.5", 2500), ("86400", 86_400_000)] {
-            assert_eq!(Vigilance::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
+            assert_eq!(HeartbeatOptions::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
         }
         for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
-            let error = Vigilance::from_seconds(text).unwrap_err().to_string();
+            let error = HeartbeatOptions::from_seconds(text).unwrap_err().to_string();
             assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
         }
     }
@@ -359,7 +359,7 @@ mod tests {
     fn the_first_failure_stays() {
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
         let health = Health::new(0, (0..3).map(peer).collect());
-        assert!(health.condemn(2, "died") && !health.condemn(1, "died too"));
+        assert!(health.record_verdict(2, "died") && !health.record_verdict(1, "died too"));
         assert_eq!(health.verdict().map(|verdict| verdict.culprit.rank), Some(2));
     }
 }

@@ -13,8 +13,8 @@
 //! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of
 //! the world, and a list grows only as its elements are decoded.
 
-use super::waits::{Answer, Missing, Wait};
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use super::wait_graph::{Missing, MissingRanks, PendingWait};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::hosts::Locality;
 use crate::transport::fingerprint::Fingerprint;
 use crate::transport::message::Label;
@@ -41,9 +41,9 @@ pub(super) const CAP: usize = 256 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// Heartbeat, with the waits of the operations of a member.
-    Heartbeat(Vec<Wait>),
+    Heartbeat(Vec<PendingWait>),
     /// Stragglers: the ranks for which the operations of the member ultimately wait.
-    Stragglers(Vec<Answer>),
+    Stragglers(Vec<MissingRanks>),
     /// Result of the probes of a member.
     Located(Locality),
     /// Results of the probes of all ranks.
@@ -57,7 +57,7 @@ pub(super) enum ControlMessage {
 impl ControlMessage {
     /// Encodes the message, with its length.
     pub(super) fn write(&self) -> Vec<u8> {
-        let message = Outgoing::default();
+        let message = MessageWriter::default();
         let message = match self {
             ControlMessage::Heartbeat(waits) => {
                 waits.iter().fold(message.number(HEARTBEAT).number(waits.len()), |message, wait| {
@@ -87,7 +87,7 @@ impl ControlMessage {
     }
 
     /// Decodes a message, in a world of `size` ranks.
-    pub(super) fn read(mut message: Incoming, size: usize) -> io::Result<Self> {
+    pub(super) fn read(mut message: MessageReader, size: usize) -> io::Result<Self> {
         let message = &mut message;
         match message.number()? {
             FAILURE => Ok(ControlMessage::Failure { culprit: rank(message, size)?, cause: message.text()? }),
@@ -95,11 +95,14 @@ impl ControlMessage {
             LOCATED => locality(message, size).map(ControlMessage::Located),
             HOSTS => list(message, |message| locality(message, size)).map(ControlMessage::Hosts),
             HEARTBEAT => list(message, |message| {
-                Ok(Wait { label: label(message)?, ranks: list(message, |message| rank(message, size))? })
+                Ok(PendingWait {
+                    label: label(message)?,
+                    ranks: list(message, |message| rank(message, size))?,
+                })
             })
             .map(ControlMessage::Heartbeat),
             STRAGGLERS => list(message, |message| {
-                Ok(Answer {
+                Ok(MissingRanks {
                     label: label(message)?,
                     missing: list(message, |message| missing(message, size))?,
                 })
@@ -113,40 +116,40 @@ impl ControlMessage {
 /// Returns true for the bytes of exactly one heartbeat.
 #[cfg(feature = "sim")]
 pub(crate) fn is_heartbeat(bytes: &[u8]) -> bool {
-    let message = Incoming::split(&mut bytes.to_vec(), CAP).ok().flatten();
+    let message = MessageReader::split(&mut bytes.to_vec(), CAP).ok().flatten();
     let message = message.and_then(|message| ControlMessage::read(message, usize::MAX).ok());
     message.is_some_and(|message| matches!(message, ControlMessage::Heartbeat(_)) && message.write() == bytes)
 }
 
 /// Appends a label.
-fn put_label(message: Outgoing, label: &Label) -> Outgoing {
+fn put_label(message: MessageWriter, label: &Label) -> MessageWriter {
     message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())
 }
 
 /// Appends a locality.
-fn put_locality(message: Outgoing, locality: &Locality) -> Outgoing {
+fn put_locality(message: MessageWriter, locality: &Locality) -> MessageWriter {
     message.number(locality.host).number(locality.kernel)
 }
 
 /// Decodes a locality.
-fn locality(message: &mut Incoming, size: usize) -> io::Result<Locality> {
+fn locality(message: &mut MessageReader, size: usize) -> io::Result<Locality> {
     Ok(Locality { host: rank(message, size)?, kernel: rank(message, size)? })
 }
 
 /// Decodes a label.
-fn label(message: &mut Incoming) -> io::Result<Label> {
+fn label(message: &mut MessageReader) -> io::Result<Label> {
     let tag = Tag::from_bytes(&message.bytes()?);
     let fingerprint = Fingerprint::from_bytes(&message.bytes()?).ok_or_else(malformed)?;
     Ok(Label { tag, fingerprint })
 }
 
 /// Decodes a rank, and refuses one outside the world.
-fn rank(message: &mut Incoming, size: usize) -> io::Result<usize> {
+fn rank(message: &mut MessageReader, size: usize) -> io::Result<usize> {
     message.number().and_then(|rank| if rank < size { Ok(rank) } else { Err(malformed()) })
 }
 
 /// Decodes a straggler.
-fn missing(message: &mut Incoming, size: usize) -> io::Result<Missing> {
+fn missing(message: &mut MessageReader, size: usize) -> io::Result<Missing> {
     let rank = rank(message, size)?;
     let within = if message.number()? == 0 { None } else { Some(label(message)?) };
     Ok(Missing { rank, within })
@@ -154,8 +157,8 @@ fn missing(message: &mut Incoming, size: usize) -> io::Result<Missing> {
 
 /// Decodes a list, which grows only as its elements are found.
 fn list<T>(
-    message: &mut Incoming,
-    mut element: impl FnMut(&mut Incoming) -> io::Result<T>,
+    message: &mut MessageReader,
+    mut element: impl FnMut(&mut MessageReader) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
     let count = message.number()?;
     let mut list = Vec::new();
@@ -169,9 +172,9 @@ fn list<T>(
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let [size, data @ ..] = data else { return };
-    if let Ok(message) = ControlMessage::read(Incoming::from(data.to_vec()), usize::from(*size)) {
+    if let Ok(message) = ControlMessage::read(MessageReader::from(data.to_vec()), usize::from(*size)) {
         let mut bytes = message.write();
-        let again = Incoming::split(&mut bytes, CAP).and_then(|message| match message {
+        let again = MessageReader::split(&mut bytes, CAP).and_then(|message| match message {
             Some(message) => ControlMessage::read(message, usize::from(*size)),
             None => Err(malformed()),
         });
@@ -189,7 +192,7 @@ pub(super) mod tests {
     use crate::transport::fingerprint::OperationKind;
 
     fn read(mut bytes: Vec<u8>, size: usize) -> io::Result<ControlMessage> {
-        ControlMessage::read(Incoming::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
+        ControlMessage::read(MessageReader::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
     }
 
     fn some_label(sequence: u64) -> Label {
@@ -202,10 +205,10 @@ pub(super) mod tests {
         vec![
             ControlMessage::Heartbeat(vec![]),
             ControlMessage::Heartbeat(vec![
-                Wait { label: some_label(5), ranks: vec![0, 4] },
-                Wait { label: some_label(6), ranks: vec![] },
+                PendingWait { label: some_label(5), ranks: vec![0, 4] },
+                PendingWait { label: some_label(6), ranks: vec![] },
             ]),
-            ControlMessage::Stragglers(vec![Answer {
+            ControlMessage::Stragglers(vec![MissingRanks {
                 label: some_label(5),
                 missing: vec![Missing { rank: 3, within: None }, Missing { rank: 4, within }],
             }]),
@@ -245,8 +248,8 @@ pub(super) mod tests {
                 assert!(read(cut, 5).is_err(), "{message:?} up to {end}");
             }
         }
-        let endless = Outgoing::default().number(HEARTBEAT).number(u32::MAX as usize).whole();
+        let endless = MessageWriter::default().number(HEARTBEAT).number(u32::MAX as usize).whole();
         assert!(read(endless, 5).is_err());
-        assert!(read(Outgoing::default().number(99).whole(), 5).is_err());
+        assert!(read(MessageWriter::default().number(99).whole(), 5).is_err());
     }
 }

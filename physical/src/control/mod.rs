@@ -19,7 +19,7 @@ pub mod health;
 mod messages;
 mod monitor;
 mod stream;
-pub(crate) mod waits;
+pub(crate) mod wait_graph;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use messages::fuzz as fuzz_message;
@@ -29,8 +29,8 @@ pub(crate) use messages::tests::seeds;
 #[cfg(feature = "sim")]
 pub(crate) use messages::is_heartbeat;
 
-use crate::bootstrap::hosts::{Hosts, Locality};
-use crate::bootstrap::meeting::join::ControlStreams;
+use crate::bootstrap::hosts::{Locality, WorldHosts};
+use crate::bootstrap::meeting::rendezvous_member::ControlStreams;
 use crate::bootstrap::parent::Parent;
 use crate::error::Result;
 use crate::runtime::{self, Thread};
@@ -47,7 +47,7 @@ use stream::ControlStream;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Command of another thread to the [`Monitor`].
-enum Command {
+enum MonitorCommand {
     /// Report a failure to the other ranks, and then confirm it.
     Report { culprit: usize, cause: String, reported: mpsc::Sender<()> },
     /// Send the result of the probes of this rank to rank 0.
@@ -71,14 +71,14 @@ pub(crate) struct Control {
 /// Sender of commands to the thread.
 struct CommandQueue {
     /// The commands.
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<MonitorCommand>,
     /// Bell that wakes the thread.
     bell: Doorbell,
 }
 
 impl CommandQueue {
     /// Sends a command, and wakes the thread.
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: MonitorCommand) {
         // A thread that has ended has no peers left.
         let _ = self.commands.send(command);
         self.bell.ring();
@@ -90,7 +90,7 @@ impl Reporter for CommandQueue {
     /// does not end before its threads do.
     fn report(&self, culprit: usize, cause: &str) {
         let (reported, done) = mpsc::channel();
-        self.tell(Command::Report { culprit, cause: cause.to_owned(), reported });
+        self.tell(MonitorCommand::Report { culprit, cause: cause.to_owned(), reported });
         if !runtime::is_replaced() {
             let _ = runtime::receive_within(&done, REPORT_TIMEOUT);
         }
@@ -107,16 +107,16 @@ impl Control {
         rank: usize,
         streams: ControlStreams,
         health: &Arc<Health>,
-        hosts: &Arc<Hosts>,
+        hosts: &Arc<WorldHosts>,
         parent: Option<Parent>,
     ) -> Result<Self> {
         let streams = match streams {
             ControlStreams::Leader(streams) => streams,
             ControlStreams::Member(stream) => vec![Some(stream)],
         };
-        let vigilance = health.vigilance();
+        let heartbeat = health.heartbeat();
         let stream =
-            |stream: Option<_>| stream.map(|stream| ControlStream::new(stream, vigilance)).transpose();
+            |stream: Option<_>| stream.map(|stream| ControlStream::new(stream, heartbeat)).transpose();
         let mut streams = streams.into_iter().map(stream).collect::<Result<Vec<_>>>()?;
         let (hand_over, monitor) = mpsc::channel();
         let (queue, commands, thread) = Self::prepare(monitor).inspect_err(|error| {
@@ -136,7 +136,7 @@ impl Control {
     /// Creates the thread, which waits for its state, and its command queue.
     fn prepare(
         monitor: mpsc::Receiver<Monitor>,
-    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, Thread)> {
+    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<MonitorCommand>, Thread)> {
         let (sender, commands) = mpsc::channel();
         let queue = Arc::new(CommandQueue { commands: sender, bell: Doorbell::new()? });
         let run = move || runtime::receive(&monitor).map_or((), Monitor::run);
@@ -145,7 +145,7 @@ impl Control {
 
     /// Sends the result of the probes of this rank to rank 0.
     pub(crate) fn report_locality(&self, locality: Locality) {
-        self.queue.tell(Command::Located(locality));
+        self.queue.tell(MonitorCommand::Located(locality));
     }
 
     /// Announces the departure of this rank. Rank 0 stays until all others have left, but not for longer than `limit`.
@@ -158,9 +158,9 @@ impl Drop for Control {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // A complete world has announced its departure before.
-            self.health.give_up("panicked while joining");
+            self.health.fail_self("panicked while joining");
         }
-        self.queue.tell(Command::Leave { limit: self.limit });
+        self.queue.tell(MonitorCommand::Leave { limit: self.limit });
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -169,9 +169,9 @@ impl Drop for Control {
 
 #[cfg(test)]
 mod tests {
-    use super::health::Vigilance;
+    use super::health::HeartbeatOptions;
     use super::*;
-    use crate::bootstrap::sockets::stream::Stream;
+    use crate::bootstrap::sockets::stream::RankStream;
     use crate::error::Peer;
     use std::os::unix::net::UnixStream;
 
@@ -179,7 +179,8 @@ mod tests {
     /// knows of the failure first.
     #[test]
     fn others_hear_of_a_failure_before_they_hear_who_left_because_of_it() {
-        let stream = |stream| ControlStream::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        let stream =
+            |stream| ControlStream::new(RankStream::Local(stream), &HeartbeatOptions::default()).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut member = stream(theirs);
         let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
@@ -188,8 +189,8 @@ mod tests {
         let queue = Arc::new(CommandQueue { commands: sender, bell: Doorbell::new().unwrap() });
         let streams = vec![None, None, Some(stream(ours))];
         let mut monitor =
-            Monitor::new(0, streams, Arc::clone(&health), Arc::new(Hosts::new(0, &[])), commands, queue);
-        assert!(health.condemn(0, "gave up"));
+            Monitor::new(0, streams, Arc::clone(&health), Arc::new(WorldHosts::new(0, &[])), commands, queue);
+        assert!(health.record_verdict(0, "gave up"));
         monitor.handle(1, ControlMessage::Left(1));
         let (messages, end) = member.receive(3);
         let failure = ControlMessage::Failure { culprit: 0, cause: "gave up".to_owned() };

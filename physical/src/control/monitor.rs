@@ -4,8 +4,8 @@
 use super::health::Health;
 use super::messages::ControlMessage;
 use super::stream::ControlStream;
-use super::{Command, CommandQueue};
-use crate::bootstrap::hosts::Hosts;
+use super::{CommandQueue, MonitorCommand};
+use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::is_cut_off;
 use crate::bootstrap::parent::Parent;
 use crate::runtime::{self, Instant, PollFd, PollFlags};
@@ -26,9 +26,9 @@ pub(super) struct Monitor {
     /// Health of the world, which other threads read.
     health: Arc<Health>,
     /// Hosts of the world, which messages of rank 0 complete.
-    hosts: Arc<Hosts>,
+    hosts: Arc<WorldHosts>,
     /// Commands of other threads.
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<MonitorCommand>,
     /// Sender of those commands, with the bell that signals them.
     queue: Arc<CommandQueue>,
     /// Time for which this process was able to receive.
@@ -47,12 +47,12 @@ impl Monitor {
         rank: usize,
         streams: Vec<Option<ControlStream>>,
         health: Arc<Health>,
-        hosts: Arc<Hosts>,
-        commands: mpsc::Receiver<Command>,
+        hosts: Arc<WorldHosts>,
+        commands: mpsc::Receiver<MonitorCommand>,
         queue: Arc<CommandQueue>,
     ) -> Self {
         // Time in which this process itself was stopped or starved does not count as silence of a peer.
-        let awake = Stopwatch::with_gap(2 * health.vigilance().beat);
+        let awake = Stopwatch::with_gap(2 * health.heartbeat().beat);
         Monitor {
             rank,
             streams,
@@ -82,14 +82,14 @@ impl Monitor {
     fn run_commands(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Report { culprit, cause, reported } => {
+                MonitorCommand::Report { culprit, cause, reported } => {
                     self.fail(culprit, &cause);
                     self.announce();
                     // The reporting thread does not wait for long.
                     let _ = reported.send(());
                 }
-                Command::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
-                Command::Leave { limit } => return Some(limit),
+                MonitorCommand::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
+                MonitorCommand::Leave { limit } => return Some(limit),
             }
         }
         None
@@ -102,8 +102,8 @@ impl Monitor {
 
     /// Waits until a connection is ready, a heartbeat is due, or a silence is too long; then serves all connections.
     fn run_once(&mut self) {
-        let beat = self.health.vigilance().beat;
-        let tolerance = self.health.vigilance().tolerance();
+        let beat = self.health.heartbeat().beat;
+        let tolerance = self.health.heartbeat().tolerance();
         if self.last_heartbeat.is_none_or(|last_heartbeat| last_heartbeat.elapsed() >= beat) {
             self.last_heartbeat = Some(runtime::now());
             self.send_heartbeats();
@@ -130,7 +130,7 @@ impl Monitor {
 
     /// Returns true if a peer has missed more than one heartbeat and has not been judged.
     fn misses_heartbeats(&self) -> bool {
-        let missed = 2 * self.health.vigilance().beat;
+        let missed = 2 * self.health.heartbeat().beat;
         let is_judged = self.health.verdict().is_some();
         let silent = |(peer, stream): (usize, &Option<ControlStream>)| {
             stream.as_ref().is_some_and(|stream| stream.silence > missed) && !self.health.has_left(peer)
@@ -182,7 +182,7 @@ impl Monitor {
     /// Receives the messages of `peer`. Without one, adds the time `awake` to its silence, and judges it.
     fn receive(&mut self, peer: usize, ready: bool, awake: Duration) {
         let size = self.health.peers().len();
-        let limit = self.health.vigilance().tolerance();
+        let limit = self.health.heartbeat().tolerance();
         let Some(stream) = &mut self.streams[peer] else { return };
         stream.silence += awake;
         // A peer is judged only after a check for messages that have just arrived.
@@ -205,7 +205,7 @@ impl Monitor {
             let cause = format!(
                 "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE \
                      is {})",
-                self.health.vigilance().silence.as_secs_f32()
+                self.health.heartbeat().silence.as_secs_f32()
             );
             self.fail(peer, &cause);
         }
@@ -232,7 +232,7 @@ impl Monitor {
             ControlMessage::Stragglers(answers) => self.health.waits().learn(answers),
             // Only rank 0 reports failures to members, and it reports them to all ranks itself.
             ControlMessage::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
-            ControlMessage::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
+            ControlMessage::Failure { culprit, cause } => drop(self.health.record_verdict(culprit, &cause)),
             // Only a rank itself announces its departure to rank 0.
             ControlMessage::Left(_) if self.is_hub() => {
                 self.announce();
@@ -247,7 +247,7 @@ impl Monitor {
     fn fail(&mut self, culprit: usize, cause: &str) {
         if self.health.verdict().is_none() {
             self.broadcast_failure(culprit, cause);
-            self.health.condemn(culprit, cause);
+            self.health.record_verdict(culprit, cause);
         }
     }
 
@@ -275,13 +275,13 @@ impl Monitor {
     /// Announces the departure of this rank, and continues for up to `limit` while peers need it.
     fn leave(&mut self, limit: Duration) {
         self.broadcast(&ControlMessage::Left(self.rank));
-        let mut stayed = Stopwatch::with_gap(2 * self.health.vigilance().beat);
+        let mut stayed = Stopwatch::with_gap(2 * self.health.heartbeat().beat);
         let mut warned = false;
         while self.is_needed(stayed.elapsed(), limit) {
             self.run_once();
             // A thread that still has an endpoint may report a failure.
             self.run_commands();
-            if stayed.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
+            if stayed.elapsed() > self.health.heartbeat().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
             }
         }

@@ -1,10 +1,10 @@
 //! One end of a control connection. It never blocks: unsent bytes are kept in memory, so that a peer that does not
 //! read delays no other.
 
-use super::health::Vigilance;
+use super::health::HeartbeatOptions;
 use super::messages::{CAP, ControlMessage};
-use crate::bootstrap::handshake::message::Incoming;
-use crate::bootstrap::sockets::stream::Stream;
+use crate::bootstrap::handshake::message::MessageReader;
+use crate::bootstrap::sockets::stream::RankStream;
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ const MOST_UNHEARD: u32 = i32::MAX as u32;
 /// Control connection to one peer.
 pub(super) struct ControlStream {
     /// Connection to the peer.
-    stream: Stream,
+    stream: RankStream,
     /// Bytes of an incomplete message.
     partial: Vec<u8>,
     /// Bytes that could not be written yet.
@@ -37,11 +37,11 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`Error::System`] if the system refuses a socket option.
-    pub(super) fn new(stream: Stream, vigilance: &Vigilance) -> Result<Self> {
+    pub(super) fn new(stream: RankStream, heartbeat: &HeartbeatOptions) -> Result<Self> {
         let set_up = || -> io::Result<()> {
             rustix::io::ioctl_fionbio(&stream, true)?;
-            if matches!(stream, Stream::Tcp(_)) {
-                probe(&stream, vigilance)?;
+            if matches!(stream, RankStream::Tcp(_)) {
+                probe(&stream, heartbeat)?;
             }
             Ok(())
         };
@@ -94,7 +94,7 @@ impl ControlStream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
-            while let Some(message) = Incoming::split(&mut self.partial, CAP)? {
+            while let Some(message) = MessageReader::split(&mut self.partial, CAP)? {
                 messages.push(ControlMessage::read(message, size)?);
             }
         }
@@ -109,14 +109,14 @@ impl AsFd for ControlStream {
 
 /// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
 /// connections are always read; a data connection may be full for longer.
-fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
+fn probe(stream: &RankStream, heartbeat: &HeartbeatOptions) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
-    sockopt::set_tcp_keepintvl(stream, whole_seconds(vigilance.beat))?;
+    sockopt::set_tcp_keepidle(stream, whole_seconds(heartbeat.silence))?;
+    sockopt::set_tcp_keepintvl(stream, whole_seconds(heartbeat.beat))?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
     // Later than the silence, whose error has more details.
-    let patience = vigilance.tolerance().saturating_add(2 * vigilance.beat).as_millis();
+    let patience = heartbeat.tolerance().saturating_add(2 * heartbeat.beat).as_millis();
     sockopt::set_tcp_user_timeout(
         stream,
         u32::try_from(patience).map_or(MOST_UNHEARD, |ms| ms.min(MOST_UNHEARD)),
@@ -133,7 +133,8 @@ mod tests {
 
     fn pair() -> (ControlStream, ControlStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        let line = |stream| ControlStream::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        let line =
+            |stream| ControlStream::new(RankStream::Local(stream), &HeartbeatOptions::default()).unwrap();
         (line(a), line(b))
     }
 
@@ -163,9 +164,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
-            let vigilance = Vigilance { silence, ..Vigilance::default() };
+            let heartbeat = HeartbeatOptions { silence, ..HeartbeatOptions::default() };
             let socket = socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
-            ControlStream::new(Stream::Tcp(socket), &vigilance).unwrap();
+            ControlStream::new(RankStream::Tcp(socket), &heartbeat).unwrap();
         }
     }
 

@@ -24,10 +24,10 @@ pub use operations::apply::{apply, apply_all};
 pub use operations::kernel::{Kernel, Operands};
 pub use operations::{measure, program, sums, unequal};
 #[cfg(feature = "cuda")]
-pub(crate) use queue::meanwhile::{Meanwhile, go_on, go_on_meanwhile};
-pub(crate) use queue::order::Order;
+pub(crate) use queue::meanwhile::{ProgressFn, go_on, go_on_meanwhile};
+pub(crate) use queue::order::AccessOrder;
 #[cfg(feature = "cuda")]
-pub(crate) use queue::place::{WaitPlace, at};
+pub(crate) use queue::sync_point::{SyncPoint, at};
 pub use queue::timestamp::Timestamp;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 

@@ -4,21 +4,21 @@
 
 use crate::device;
 use crate::memory::WriteView;
-use crate::transport::message::Land;
+use crate::transport::message::ReceiveMode;
 
 /// Largest element, in bytes.
 pub(crate) const WIDEST: usize = 8;
 
 pub(crate) struct Landing {
     view: WriteView,
-    land: Land,
+    land: ReceiveMode,
     filled: usize,
     odd: [u8; WIDEST],
     odd_len: usize,
 }
 
 impl Landing {
-    pub(crate) fn new(view: WriteView, land: Land) -> Self {
+    pub(crate) fn new(view: WriteView, land: ReceiveMode) -> Self {
         Landing { view, land, filled: 0, odd: [0; WIDEST], odd_len: 0 }
     }
 
@@ -30,8 +30,8 @@ impl Landing {
     /// Returns true if the receive expects a message of this size.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         match self.land {
-            Land::AtMost => bytes <= self.capacity() as u64,
-            Land::Copy | Land::Reduce(_) => bytes == self.capacity() as u64,
+            ReceiveMode::AtMost => bytes <= self.capacity() as u64,
+            ReceiveMode::Copy | ReceiveMode::Reduce(_) => bytes == self.capacity() as u64,
         }
     }
 
@@ -55,15 +55,15 @@ impl Landing {
     /// [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {
-            Land::Copy | Land::AtMost => Some(&mut self.view.bytes_mut()[self.filled..]),
-            Land::Reduce(..) => None,
+            ReceiveMode::Copy | ReceiveMode::AtMost => Some(&mut self.view.bytes_mut()[self.filled..]),
+            ReceiveMode::Reduce(..) => None,
         }
     }
 
     /// Charges the landing time of a message that has a size only.
     #[cfg(feature = "sim")]
     pub(crate) fn charge(&self, bytes: usize) {
-        if matches!(self.land, Land::Reduce(_)) {
+        if matches!(self.land, ReceiveMode::Reduce(_)) {
             crate::runtime::charge(|| crate::runtime::Work::Reduce { bytes });
         }
     }
@@ -74,7 +74,7 @@ impl Landing {
 
     /// Lands the next `bytes`, which must not exceed the missing ones.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
-        let Land::Reduce(op) = self.land else {
+        let ReceiveMode::Reduce(op) = self.land else {
             self.view.bytes_mut()[self.filled..][..bytes.len()].copy_from_slice(bytes);
             self.filled += bytes.len();
             return;
@@ -113,7 +113,7 @@ mod tests {
         for piece in [1, 3, 7, 8, 9, 64, 800] {
             let buffer = Buffer::from_slice(&vec![1.0f64; 100]).unwrap();
             let view = buffer.write(0..100).unwrap();
-            let mut landing = Landing::new(view, Land::Reduce(ReduceOp::Sum));
+            let mut landing = Landing::new(view, ReceiveMode::Reduce(ReduceOp::Sum));
             assert!(landing.direct().is_none());
             bytes.chunks(piece).for_each(|piece| landing.push(piece));
             drop(landing);
@@ -127,9 +127,9 @@ mod tests {
         let buffer = Buffer::zeroed(DType::U8, 4).unwrap();
         let landing = |land| Landing::new(buffer.write(0..4).unwrap(), land);
         let fitting = |landing: Landing| [0, 3, 4, 5].map(|bytes| landing.fits(bytes));
-        assert_eq!(fitting(landing(Land::Copy)), [false, false, true, false]);
-        assert_eq!(fitting(landing(Land::AtMost)), [true, true, true, false]);
-        let mut short = landing(Land::AtMost);
+        assert_eq!(fitting(landing(ReceiveMode::Copy)), [false, false, true, false]);
+        assert_eq!(fitting(landing(ReceiveMode::AtMost)), [true, true, true, false]);
+        let mut short = landing(ReceiveMode::AtMost);
         short.push(&[7, 8]);
         assert_eq!(short.landed(), 2);
         drop(short);
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn copies_may_be_stored_directly() {
         let buffer = Buffer::zeroed(DType::U8, 4).unwrap();
-        let mut landing = Landing::new(buffer.write(0..4).unwrap(), Land::Copy);
+        let mut landing = Landing::new(buffer.write(0..4).unwrap(), ReceiveMode::Copy);
         landing.push(&[1]);
         landing.direct().unwrap()[..2].copy_from_slice(&[2, 3]);
         landing.stored(2);

@@ -1,7 +1,7 @@
 //! Lending: elements of the program as a buffer, borrowed for the duration of a call, or kept while they are read.
 
 use super::dtype::Element;
-use super::{Buffer, Memory, Owner};
+use super::{Buffer, BufferMemory, MemoryOwner};
 use crate::waiting::stopwatch::Stopwatch;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -44,27 +44,27 @@ impl Buffer {
         let place = NonNull::from(elements).cast();
         let bytes = size_of_val(elements);
         let len = elements.len();
-        Self::over(Memory::new(place, bytes, Owner::Constant { _owner: owner }), T::DTYPE, len)
+        Self::over(BufferMemory::new(place, bytes, MemoryOwner::Constant { _owner: owner }), T::DTYPE, len)
     }
 
     fn lent<T: Element, R>(elements: NonNull<[T]>, writable: bool, work: impl FnOnce(&mut Buffer) -> R) -> R {
         /// Takes the memory back even if `work` panics.
-        struct Guard(Arc<Memory>);
-        impl Drop for Guard {
+        struct TakeBackGuard(Arc<BufferMemory>);
+        impl Drop for TakeBackGuard {
             fn drop(&mut self) {
                 take_back(&self.0);
             }
         }
         let bytes = elements.len() * size_of::<T>();
-        let memory = Memory::new(elements.cast(), bytes, Owner::Lent { writable });
+        let memory = BufferMemory::new(elements.cast(), bytes, MemoryOwner::Lent { writable });
         let mut buffer = Self::over(memory, T::DTYPE, elements.len());
-        let _guard = Guard(Arc::clone(&buffer.memory));
+        let _guard = TakeBackGuard(Arc::clone(&buffer.memory));
         work(&mut buffer)
     }
 }
 
 /// Revokes borrowed memory: waits until no view is left and allows no new one.
-fn take_back(memory: &Memory) {
+fn take_back(memory: &BufferMemory) {
     let mut waited = Stopwatch::start();
     loop {
         let mut ledger = memory.ledger();

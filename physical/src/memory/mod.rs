@@ -10,12 +10,12 @@
 //! of the views do the work on it (see [`crate::device`]), and access from the program copies down, and back.
 
 pub(crate) mod boolean;
+pub(crate) mod deferred_drop;
 pub mod dtype;
 mod elements;
 pub mod hash;
 pub(crate) mod landing;
 mod lend;
-pub(crate) mod put_off;
 mod span;
 mod view;
 
@@ -23,7 +23,7 @@ pub use elements::{Elements, ElementsMut};
 pub use span::Span;
 pub use view::{ReadView, WriteView};
 
-use crate::device::{DeviceQueue, Order, Queue};
+use crate::device::{AccessOrder, DeviceQueue, Queue};
 use crate::error::{Error, Result};
 use dtype::{DType, Element};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -60,7 +60,7 @@ struct Ledger {
     revoked: bool,
 }
 
-enum Owner {
+enum MemoryOwner {
     Heap(Layout),
     /// The caller of `lend`; `writable` is false for `&[T]`.
     Lent {
@@ -91,18 +91,18 @@ pub(crate) struct Registration {
 }
 
 /// The queue that writes a device's memory, and the order of others' work with it.
-struct Place {
+struct DeviceOwner {
     queue: Arc<dyn DeviceQueue>,
-    order: Order,
+    order: AccessOrder,
 }
 
-struct Memory {
+struct BufferMemory {
     /// Never dereferenced here if `place` is set.
     pointer: NonNull<u8>,
     bytes: usize,
-    owner: Owner,
+    owner: MemoryOwner,
     /// `None` of host memory.
-    place: Option<Box<Place>>,
+    place: Option<Box<DeviceOwner>>,
     ledger: Mutex<Ledger>,
     /// Leases in the ledger, written while it is held.
     in_use: AtomicUsize,
@@ -110,13 +110,20 @@ struct Memory {
 
 // SAFETY: the bytes are reached only through views, and the ledger keeps a writing view disjoint from every other view,
 // whichever threads hold them.
-unsafe impl Send for Memory {}
+unsafe impl Send for BufferMemory {}
 // SAFETY: as above; the ledger itself is behind a mutex.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for BufferMemory {}
 
-impl Memory {
-    fn new(pointer: NonNull<u8>, bytes: usize, owner: Owner) -> Self {
-        Memory { pointer, bytes, owner, place: None, ledger: Mutex::default(), in_use: AtomicUsize::new(0) }
+impl BufferMemory {
+    fn new(pointer: NonNull<u8>, bytes: usize, owner: MemoryOwner) -> Self {
+        BufferMemory {
+            pointer,
+            bytes,
+            owner,
+            place: None,
+            ledger: Mutex::default(),
+            in_use: AtomicUsize::new(0),
+        }
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -124,7 +131,7 @@ impl Memory {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lease(self: &Arc<Self>, range: Range<usize>, access: Access) -> Result<Lent> {
+    fn lease(self: &Arc<Self>, range: Range<usize>, access: Access) -> Result<LedgerEntry> {
         let Range { start, end } = range;
         if start > end || end > self.bytes {
             return Err(Error::usage(
@@ -133,7 +140,7 @@ impl Memory {
             ));
         }
         if access == Access::Write
-            && matches!(self.owner, Owner::Lent { writable: false } | Owner::Constant { .. })
+            && matches!(self.owner, MemoryOwner::Lent { writable: false } | MemoryOwner::Constant { .. })
         {
             return Err(Error::usage("a buffer lent for reading cannot be written", "lend it with lend_mut"));
         }
@@ -148,19 +155,19 @@ impl Memory {
         let lease = Lease { start, end, access };
         ledger.leases.push(lease);
         self.in_use.store(ledger.leases.len(), Ordering::Relaxed);
-        Ok(Lent { memory: Arc::clone(self), lease })
+        Ok(LedgerEntry { memory: Arc::clone(self), lease })
     }
 }
 
-impl Drop for Memory {
+impl Drop for BufferMemory {
     fn drop(&mut self) {
-        if let Owner::Foreign(keeper)
-        | Owner::Shared { _keeper: keeper, .. }
-        | Owner::Constant { _owner: keeper } = &self.owner
+        if let MemoryOwner::Foreign(keeper)
+        | MemoryOwner::Shared { _keeper: keeper, .. }
+        | MemoryOwner::Constant { _owner: keeper } = &self.owner
         {
-            put_off::keep(keeper);
+            deferred_drop::keep(keeper);
         }
-        if let Owner::Heap(layout) = self.owner
+        if let MemoryOwner::Heap(layout) = self.owner
             && layout.size() > 0
         {
             // SAFETY: allocated in `Buffer::zeroed` with this layout, and no view is left, as views hold an Arc.
@@ -170,12 +177,12 @@ impl Drop for Memory {
 }
 
 /// One entry of the ledger, given back on drop.
-struct Lent {
-    memory: Arc<Memory>,
+struct LedgerEntry {
+    memory: Arc<BufferMemory>,
     lease: Lease,
 }
 
-impl Lent {
+impl LedgerEntry {
     fn pointer(&self) -> *mut u8 {
         // SAFETY: `lease` checked that start is within the allocation (or one past its end).
         unsafe { self.memory.pointer.as_ptr().add(self.lease.start) }
@@ -185,18 +192,18 @@ impl Lent {
         self.lease.end - self.lease.start
     }
 
-    fn place(&self) -> Option<&Place> {
+    fn place(&self) -> Option<&DeviceOwner> {
         self.memory.place.as_deref()
     }
 
     #[cfg(feature = "mpi")]
     fn is_lent(&self) -> bool {
-        matches!(self.memory.owner, Owner::Lent { .. })
+        matches!(self.memory.owner, MemoryOwner::Lent { .. })
     }
 
     fn registration(&self) -> Option<(Registration, usize)> {
         match self.memory.owner {
-            Owner::Shared { registration, .. } => Some((registration, self.lease.start)),
+            MemoryOwner::Shared { registration, .. } => Some((registration, self.lease.start)),
             _ => None,
         }
     }
@@ -218,7 +225,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LedgerEntry {
     fn drop(&mut self) {
         let mut ledger = self.memory.ledger();
         if let Some(entry) = self.entry(&ledger) {
@@ -243,7 +250,7 @@ impl Drop for Lent {
 /// # Ok::<(), hexagram_physical::Error>(())
 /// ```
 pub struct Buffer {
-    memory: Arc<Memory>,
+    memory: Arc<BufferMemory>,
     dtype: DType,
     len: usize,
 }
@@ -264,7 +271,7 @@ impl Buffer {
                 Error::system(format!("allocate {} bytes", layout.size()), cause, "use smaller buffers")
             })?
         };
-        Ok(Self::over(Memory::new(pointer, layout.size(), Owner::Heap(layout)), dtype, len))
+        Ok(Self::over(BufferMemory::new(pointer, layout.size(), MemoryOwner::Heap(layout)), dtype, len))
     }
 
     /// Returns a copy of `elements`, in host memory.
@@ -285,7 +292,7 @@ impl Buffer {
         let Some(device) = queue.device() else { return Self::zeroed(dtype, len) };
         let bytes = layout(dtype, len)?.size();
         let allocation = device.alloc(bytes)?;
-        let memory = Memory::new(allocation.address, bytes, Owner::Device(allocation.keeper));
+        let memory = BufferMemory::new(allocation.address, bytes, MemoryOwner::Device(allocation.keeper));
         Ok(Self::over(memory.at(queue), dtype, len))
     }
 
@@ -332,7 +339,7 @@ impl Buffer {
             let what = format!("memory at {address:p} is not aligned to {dtype}");
             return Err(Error::usage(what, "copy it to a new buffer"));
         }
-        Ok(Self::over(Memory::new(address, bytes, Owner::Foreign(keeper)).at(queue), dtype, len))
+        Ok(Self::over(BufferMemory::new(address, bytes, MemoryOwner::Foreign(keeper)).at(queue), dtype, len))
     }
 
     /// Returns memory shared with other processes; they only read it. `pointer` is that of `bytes` zeroed bytes,
@@ -347,11 +354,11 @@ impl Buffer {
         dtype: DType,
         len: usize,
     ) -> Self {
-        let owner = Owner::Shared { _keeper: keeper, registration };
-        Self::over(Memory::new(pointer, len * dtype.size(), owner), dtype, len)
+        let owner = MemoryOwner::Shared { _keeper: keeper, registration };
+        Self::over(BufferMemory::new(pointer, len * dtype.size(), owner), dtype, len)
     }
 
-    fn over(memory: Memory, dtype: DType, len: usize) -> Self {
+    fn over(memory: BufferMemory, dtype: DType, len: usize) -> Self {
         Buffer { memory: Arc::new(memory), dtype, len }
     }
 
@@ -411,8 +418,9 @@ impl Buffer {
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
-        let Memory { pointer, bytes, owner, place, in_use, .. } = &*self.memory;
-        let elsewhere = place.is_some() || matches!(owner, Owner::Lent { .. } | Owner::Constant { .. });
+        let BufferMemory { pointer, bytes, owner, place, in_use, .. } = &*self.memory;
+        let elsewhere =
+            place.is_some() || matches!(owner, MemoryOwner::Lent { .. } | MemoryOwner::Constant { .. });
         if elsewhere || in_use.load(Ordering::Acquire) > 0 {
             return None;
         }
@@ -427,11 +435,13 @@ impl Buffer {
     }
 }
 
-impl Memory {
+impl BufferMemory {
     /// Returns the same memory, written by `queue`.
     fn at(mut self, queue: &Queue) -> Self {
-        let place =
-            |queue: &Arc<dyn DeviceQueue>| Place { queue: Arc::clone(queue), order: Order::default() };
+        let place = |queue: &Arc<dyn DeviceQueue>| DeviceOwner {
+            queue: Arc::clone(queue),
+            order: AccessOrder::default(),
+        };
         self.place = queue.device().map(place).map(Box::new);
         self
     }

@@ -2,8 +2,8 @@
 //! framework.
 
 use super::dtype::DType;
-use super::{Keeper, Lent, Memory, Owner};
-use crate::device::{DeviceQueue, Order, Queue};
+use super::{BufferMemory, Keeper, LedgerEntry, MemoryOwner};
+use crate::device::{AccessOrder, DeviceQueue, Queue};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use std::sync::Arc;
 /// library, the code that hands it out defines when they may be used.
 #[derive(Clone)]
 pub struct Span {
-    memory: Arc<Memory>,
+    memory: Arc<BufferMemory>,
     start: usize,
     bytes: usize,
     dtype: DType,
 }
 
 impl Span {
-    pub(super) fn new(lent: &Lent, dtype: DType) -> Self {
+    pub(super) fn new(lent: &LedgerEntry, dtype: DType) -> Self {
         Span { memory: Arc::clone(&lent.memory), start: lent.lease.start, bytes: lent.len(), dtype }
     }
 
-    pub(super) fn whole(memory: &Arc<Memory>, dtype: DType) -> Self {
+    pub(super) fn whole(memory: &Arc<BufferMemory>, dtype: DType) -> Self {
         Span { memory: Arc::clone(memory), start: 0, bytes: memory.bytes, dtype }
     }
 
@@ -60,7 +60,9 @@ impl Span {
 
     /// Returns the owner of the allocation, if that is a `T`: of the device, or of another library.
     pub fn keeper<T: Any>(&self) -> Option<&T> {
-        let (Owner::Device(keeper) | Owner::Foreign(keeper)) = &self.memory.owner else { return None };
+        let (MemoryOwner::Device(keeper) | MemoryOwner::Foreign(keeper)) = &self.memory.owner else {
+            return None;
+        };
         let keeper: &Keeper = keeper;
         (**keeper).downcast_ref()
     }
@@ -76,7 +78,7 @@ impl Span {
     }
 
     /// Returns the queue that writes this memory, and the order of work with it; `None` of host memory.
-    pub(crate) fn place(&self) -> Option<(&Arc<dyn DeviceQueue>, &Order)> {
+    pub(crate) fn place(&self) -> Option<(&Arc<dyn DeviceQueue>, &AccessOrder)> {
         self.memory.place.as_ref().map(|place| (&place.queue, &place.order))
     }
 }

@@ -1,17 +1,17 @@
 //! Views: counted leases on a range of a buffer.
 
 use super::dtype::DType;
-use super::{Access, Lease, Lent, Registration};
+use super::{Access, Lease, LedgerEntry, Registration};
 use crate::device::Queue;
 use crate::memory::Span;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A counted lease that allows reading a range of a buffer.
-pub struct ReadView(pub(super) Lent, pub(super) DType);
+pub struct ReadView(pub(super) LedgerEntry, pub(super) DType);
 
 /// A counted lease that allows reading and writing a range of a buffer.
-pub struct WriteView(pub(super) Lent, pub(super) DType);
+pub struct WriteView(pub(super) LedgerEntry, pub(super) DType);
 
 impl ReadView {
     /// Returns true if the owner takes the memory back even from an operation that failed.
@@ -76,7 +76,7 @@ impl ReadView {
         ledger.leases.push(lease);
         memory.in_use.store(ledger.leases.len(), Ordering::Relaxed);
         drop(ledger);
-        ReadView(Lent { memory, lease }, self.1)
+        ReadView(LedgerEntry { memory, lease }, self.1)
     }
 
     /// Narrows the view to its first bytes.

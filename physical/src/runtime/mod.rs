@@ -186,16 +186,16 @@ pub fn is_replaced() -> bool {
 }
 
 /// Puts the runtime that was current before back, when it is dropped.
-struct Guard(Option<Arc<dyn Runtime>>);
+struct RuntimeGuard(Option<Arc<dyn Runtime>>);
 
-impl Drop for Guard {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
         put(self.0.take());
     }
 }
 
-fn enter(runtime: Option<Arc<dyn Runtime>>) -> Guard {
-    Guard(put(runtime))
+fn enter(runtime: Option<Arc<dyn Runtime>>) -> RuntimeGuard {
+    RuntimeGuard(put(runtime))
 }
 
 fn put(runtime: Option<Arc<dyn Runtime>>) -> Option<Arc<dyn Runtime>> {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source};
+use crate::transport::{Label, ReceiveMode, Source};
 use crate::waiting::drive;
 use crate::waiting::stopwatch::Stopwatch;
 use crate::{Buffer, World};
@@ -137,11 +137,12 @@ fn late() -> (Duration, String) {
         });
         let transport = worlds[0].open(0).unwrap();
         let poison = Poison::default();
-        let terms = Terms { transport: &*transport, poison: &poison, deadline: 30 * SECOND };
+        let terms = OperationContext { transport: &*transport, poison: &poison, deadline: 30 * SECOND };
         let tag = Tag::new(0, 0, 0, 0).unwrap();
         let label = Label { tag, fingerprint: Fingerprint::new(OperationKind::SendRecv, DType::F32, 1) };
         let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
-        let ticket = transport.post_recv(Source::Rank(1), label, buffer.write(0..1).unwrap(), Land::Copy);
+        let ticket =
+            transport.post_recv(Source::Rank(1), label, buffer.write(0..1).unwrap(), ReceiveMode::Copy);
         let operation = Operation::new(terms, ticket, Source::Rank(1), label);
         let error = drive::block_on(&*transport, operation).unwrap_err().to_string();
         let after = start.elapsed();

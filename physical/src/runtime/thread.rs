@@ -19,17 +19,17 @@ const POLLS: u32 = 10;
 pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// End of a thread: well, or by this panic.
-type End = std::thread::Result<()>;
+type ThreadEnd = std::thread::Result<()>;
 
 /// A spawned thread or task. Dropping it detaches the work.
 #[derive(Debug)]
-pub struct Thread(Kind);
+pub struct Thread(ThreadKind);
 
 #[derive(Debug)]
-enum Kind {
+enum ThreadKind {
     System(thread::JoinHandle<()>),
     /// Thread of another runtime, with the place of its outcome.
-    Given(Arc<OnceLock<Mutex<Option<End>>>>),
+    Given(Arc<OnceLock<Mutex<Option<ThreadEnd>>>>),
 }
 
 impl Thread {
@@ -37,10 +37,10 @@ impl Thread {
     ///
     /// # Errors
     /// The value with which it panicked.
-    pub fn join(self) -> End {
+    pub fn join(self) -> ThreadEnd {
         match self.0 {
-            Kind::System(thread) => thread.join(),
-            Kind::Given(end) => {
+            ThreadKind::System(thread) => thread.join(),
+            ThreadKind::Given(end) => {
                 look_until(|| end.get().is_some(), Duration::MAX);
                 let end = end.get().and_then(|end| end.lock().unwrap_or_else(PoisonError::into_inner).take());
                 end.unwrap_or(Ok(()))
@@ -51,8 +51,8 @@ impl Thread {
     /// Returns true once it has ended.
     pub fn is_finished(&self) -> bool {
         match &self.0 {
-            Kind::System(thread) => thread.is_finished(),
-            Kind::Given(end) => end.get().is_some(),
+            ThreadKind::System(thread) => thread.is_finished(),
+            ThreadKind::Given(end) => end.get().is_some(),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Thread {
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread> {
     let Some(runtime) = current() else {
         let thread = Builder::new().name(name.to_owned()).spawn(work).map_err(Error::no_thread)?;
-        return Ok(Thread(Kind::System(thread)));
+        return Ok(Thread(ThreadKind::System(thread)));
     };
     let end = Arc::new(OnceLock::new());
     let ended = Arc::clone(&end);
@@ -79,7 +79,7 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread>
         let _ = ended.set(Mutex::new(Some(outcome)));
     };
     runtime.spawn(name, Box::new(work)).map_err(Error::no_thread)?;
-    Ok(Thread(Kind::Given(end)))
+    Ok(Thread(ThreadKind::Given(end)))
 }
 
 /// Starts the future that `task` creates, on a separate thread, or as the runtime of this thread chooses. It inherits
@@ -137,7 +137,7 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
         })
     });
     runtime.spawn_task(name, task).map_err(Error::no_thread)?;
-    Ok(Thread(Kind::Given(end)))
+    Ok(Thread(ThreadKind::Given(end)))
 }
 
 /// Runs `future` to completion on this thread, which parks until it is woken, for waits for other threads only. Drive

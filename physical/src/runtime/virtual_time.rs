@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct VirtualTime(Arc<Turns>);
 
 #[derive(Default)]
-struct Turns(Mutex<Schedule>);
+struct Turns(Mutex<ThreadSchedule>);
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,27 +51,27 @@ impl fmt::Debug for Turns {
 }
 
 /// Number of a thread, in the order of their starts.
-type Number = u64;
+type ThreadIndex = u64;
 
 #[derive(Default)]
-struct Schedule {
+struct ThreadSchedule {
     /// Time since the start.
     now: Duration,
     /// The thread whose turn it is.
-    running: Number,
-    started: Number,
+    running: ThreadIndex,
+    started: ThreadIndex,
     /// Number of waits so far: of threads that may continue at the same time, the one that has waited longest goes
     /// first.
     waits: u64,
-    waiting: BTreeMap<(Duration, u64), Number>,
+    waiting: BTreeMap<(Duration, u64), ThreadIndex>,
     /// Threads that have not ended.
-    threads: BTreeMap<Number, Thread>,
+    threads: BTreeMap<ThreadIndex, Thread>,
     /// Tasks that their thread has not created yet; `None` while there is no such thread.
     tasks: Option<Vec<Task>>,
 }
 
 thread_local! {
-    static MINE: Cell<Number> = const { Cell::new(0) };
+    static MINE: Cell<ThreadIndex> = const { Cell::new(0) };
     /// Tasks of this thread; `None` in place of one that is being polled. Other threads have none.
     static DRIVEN: RefCell<Vec<Option<Driven>>> = const { RefCell::new(Vec::new()) };
 }
@@ -79,8 +79,8 @@ thread_local! {
 /// Running task.
 type Driven = Pin<Box<dyn Future<Output = ()>>>;
 
-impl Schedule {
-    fn wait(&mut self, thread: Number, duration: Duration) {
+impl ThreadSchedule {
+    fn wait(&mut self, thread: ThreadIndex, duration: Duration) {
         self.waits += 1;
         self.waiting.insert((self.now.saturating_add(duration), self.waits), thread);
     }
@@ -105,7 +105,7 @@ impl VirtualTime {
 }
 
 impl Turns {
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
+    fn lock(&self) -> MutexGuard<'_, ThreadSchedule> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

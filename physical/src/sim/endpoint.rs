@@ -1,9 +1,9 @@
 //! Endpoint of one rank of a simulated cluster: passes its messages to the wires, matches arrived messages with
 //! receives and lands them.
 
-use super::mail::BoxNumber;
-use super::network::parcels::{Content, Parcel};
-use super::operations::{Direction, Operations};
+use super::mailbox::BoxNumber;
+use super::network::messages::{MessageContent, SimulatedMessage};
+use super::operations::{EndpointOperations, OperationDirection};
 use super::schedule::Simulator;
 use crate::control::health::Health;
 use crate::error::Result;
@@ -11,7 +11,8 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::devices::Devices;
 use crate::transport::matching::{Early, Match, Posted};
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, Source, Tally, Ticket, Traffic, Transport,
+    TransportKind,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) struct SimEndpoint {
     pub(super) bell: Arc<RankBell>,
     pub(super) health: Arc<Health>,
     tallies: Tallies,
-    operations: RefCell<Operations>,
+    operations: RefCell<EndpointOperations>,
 }
 
 impl SimEndpoint {
@@ -70,35 +71,39 @@ impl SimEndpoint {
     }
 
     /// Lands a message in its receive.
-    fn deliver(&self, operations: &mut Operations, parcel: Parcel, posted: Posted) {
+    fn deliver(&self, operations: &mut EndpointOperations, message: SimulatedMessage, posted: Posted) {
         let ticket = posted.ticket();
-        self.schedule().receive(parcel.bytes);
-        let outcome = match &parcel.content {
-            Content::View(view) if view.is_on_host() => posted.land(parcel.from, view.bytes(), &self.health),
-            Content::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
-            Content::View(_) | Content::Size | Content::Void | Content::End | Content::Letter(_) => {
-                posted.land_size(parcel.from, parcel.bytes, &self.health)
+        self.schedule().receive(message.bytes);
+        let outcome = match &message.content {
+            MessageContent::View(view) if view.is_on_host() => {
+                posted.land(message.from, view.bytes(), &self.health)
             }
+            MessageContent::Bytes(bytes) => posted.land(message.from, bytes, &self.health),
+            MessageContent::View(_)
+            | MessageContent::Size
+            | MessageContent::Void
+            | MessageContent::End
+            | MessageContent::Datagram(_) => posted.land_size(message.from, message.bytes, &self.health),
         };
         operations.finish(ticket, outcome);
     }
 
     /// Matches a message that has arrived with the receives that are posted.
-    fn arrive(&self, operations: &mut Operations, parcel: Parcel) {
-        match operations.matcher.find_posted(parcel.from, &parcel.label) {
-            Match::Found(posted) => self.deliver(operations, parcel, posted),
-            Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
+    fn arrive(&self, operations: &mut EndpointOperations, message: SimulatedMessage) {
+        match operations.matcher.find_posted(message.from, &message.label) {
+            Match::Found(posted) => self.deliver(operations, message, posted),
+            Match::Conflict(posted, _) => self.disagree(operations, &posted, &message),
             Match::Nothing => {
-                let from = parcel.from;
-                let label = parcel.label;
-                operations.matcher.keep_early(Early { from, label, message: parcel });
+                let from = message.from;
+                let label = message.label;
+                operations.matcher.keep_early(Early { from, label, message });
             }
         }
     }
 
     /// Fails a receive whose peer performs a different operation.
-    fn disagree(&self, operations: &mut Operations, posted: &Posted, parcel: &Parcel) {
-        let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
+    fn disagree(&self, operations: &mut EndpointOperations, posted: &Posted, message: &SimulatedMessage) {
+        let error = posted.mismatch(message.from, message.label.fingerprint, &self.health);
         operations.finish(posted.ticket(), Err(error));
     }
 }
@@ -122,18 +127,18 @@ impl Transport for SimEndpoint {
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Direction::Send);
+        let ticket = operations.open(OperationDirection::Send);
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
-        let content = Content::View(view);
-        let parcel = Parcel { from: self.rank, label, bytes, content, ticket: Some(ticket) };
-        self.schedule().send(self.mailbox, to, parcel);
+        let content = MessageContent::View(view);
+        let message = SimulatedMessage { from: self.rank, label, bytes, content, ticket: Some(ticket) };
+        self.schedule().send(self.mailbox, to, message);
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Direction::Receive);
+        let ticket = operations.open(OperationDirection::Receive);
         let posted = Posted::new(ticket, source, label, view, land);
         match operations.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(operations, early.message, posted),
@@ -143,7 +148,7 @@ impl Transport for SimEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         let operations = &mut *self.operations.borrow_mut();
         let outcome = operations.tickets.poll(ticket);
         if outcome.is_pending() && operations.wait(ticket) {
@@ -166,7 +171,7 @@ impl Transport for SimEndpoint {
         for (ticket, got) in mail.sent.drain(..) {
             operations.finish(ticket, Ok(got));
         }
-        mail.arrived.drain(..).for_each(|parcel| self.arrive(operations, parcel));
+        mail.arrived.drain(..).for_each(|message| self.arrive(operations, message));
         operations.mail = mail;
         has_mail
     }

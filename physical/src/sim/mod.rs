@@ -8,7 +8,7 @@
 //!
 //! `simulation` runs ranks. `cluster`, `shape`, `topology` and `link` describe the cluster, `fault` the failures,
 //! `rates` the times. `schedule` has the clock and selects the running fiber, `agenda` the events, `wires` the
-//! transfer of messages (`parcels`), `routes` their routes, `flows` their shares of links, and `mail` their arrival.
+//! transfer of messages (`messages`), `routes` their routes, `flows` their shares of links, and `mail` their arrival.
 //! `connect` and `endpoint` are the transport, as in every backend, and `operations` the running operations of an
 //! endpoint. `job` starts ranks as processes, which meet and monitor each other over `sockets`.
 
@@ -17,7 +17,7 @@
 mod cluster;
 mod connect;
 mod endpoint;
-mod mail;
+mod mailbox;
 mod network;
 mod operations;
 mod phantom;

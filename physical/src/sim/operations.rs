@@ -1,17 +1,17 @@
 //! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
-use super::mail::Mail;
-use super::network::parcels::Parcel;
+use super::mailbox::DeliveredMail;
+use super::network::messages::SimulatedMessage;
 use crate::error::Result;
 use crate::transport::matching::Matcher;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Ticket};
+use crate::transport::{Received, Ticket};
 use crate::waiting::drive;
 use std::mem;
 
 /// Kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum OperationDirection {
     Send,
     Receive,
 }
@@ -30,17 +30,17 @@ enum Waiter {
 #[derive(Debug, Clone, Copy)]
 struct AwaitedOperation {
     generation: u32,
-    kind: Direction,
+    kind: OperationDirection,
     waiter: Waiter,
 }
 
 /// Operations of one endpoint.
 #[derive(Default)]
-pub(super) struct Operations {
+pub(super) struct EndpointOperations {
     pub(super) tickets: Tickets,
-    pub(super) matcher: Matcher<Parcel>,
+    pub(super) matcher: Matcher<SimulatedMessage>,
     /// Mail that has been looked at, for its memory.
-    pub(super) mail: Mail,
+    pub(super) mail: DeliveredMail,
     /// By index of the ticket.
     waits: Vec<Option<AwaitedOperation>>,
     /// Futures whose operations have ended.
@@ -51,9 +51,9 @@ pub(super) struct Operations {
     rings: u64,
 }
 
-impl Operations {
+impl EndpointOperations {
     /// Creates a ticket.
-    pub(super) fn open(&mut self, kind: Direction) -> Ticket {
+    pub(super) fn open(&mut self, kind: OperationDirection) -> Ticket {
         let ticket = self.tickets.open();
         let index = ticket.index as usize;
         self.waits.resize(self.waits.len().max(index + 1), None);
@@ -72,11 +72,11 @@ impl Operations {
     pub(super) fn wait(&mut self, ticket: Ticket) -> bool {
         let waiter = drive::number().map_or(Waiter::Unknown, Waiter::Number);
         let Some(wait) = self.wait_of(ticket) else { return false };
-        mem::replace(&mut wait.waiter, waiter) == Waiter::Nobody && wait.kind == Direction::Send
+        mem::replace(&mut wait.waiter, waiter) == Waiter::Nobody && wait.kind == OperationDirection::Send
     }
 
     /// Records an outcome, for the future that waits for it.
-    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Result<Received>) {
         match self.wait_of(ticket).map(|wait| wait.waiter) {
             Some(Waiter::Number(number)) => self.ready.push(number),
             Some(Waiter::Unknown) => self.has_unknown = true,
@@ -98,26 +98,26 @@ impl Operations {
 mod tests {
     use super::*;
 
-    const GOT: Got = Got { peer: 0, bytes: 1 };
+    const GOT: Received = Received { peer: 0, bytes: 1 };
 
     /// Returns what is ready, and whether that is all.
-    fn ready(operations: &mut Operations, rings: u64) -> (bool, Vec<usize>) {
+    fn ready(operations: &mut EndpointOperations, rings: u64) -> (bool, Vec<usize>) {
         let mut ready = Vec::new();
         (operations.take_ready(rings, &mut ready), ready)
     }
 
     #[test]
     fn those_are_ready_that_wait_for_what_has_ended() {
-        let mut operations = Operations::default();
-        let send = operations.open(Direction::Send);
-        let receive = operations.open(Direction::Receive);
+        let mut operations = EndpointOperations::default();
+        let send = operations.open(OperationDirection::Send);
+        let receive = operations.open(OperationDirection::Receive);
         operations.finish(send, Ok(GOT));
         assert_eq!(ready(&mut operations, 0), (true, vec![]), "nobody waits for it");
         assert!(!drive::numbered(7, || operations.wait(receive)), "only sends are waited for elsewhere");
         operations.finish(receive, Ok(GOT));
         assert_eq!(ready(&mut operations, 0), (true, vec![7]));
         assert_eq!(ready(&mut operations, 1), (false, vec![]), "the bell has rung");
-        let send = operations.open(Direction::Send);
+        let send = operations.open(OperationDirection::Send);
         assert!(operations.wait(send));
         assert!(!operations.wait(send), "it is known already");
         operations.finish(send, Ok(GOT));
@@ -126,11 +126,11 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_is_nobodys() {
-        let mut operations = Operations::default();
-        let old = operations.open(Direction::Receive);
+        let mut operations = EndpointOperations::default();
+        let old = operations.open(OperationDirection::Receive);
         drive::numbered(3, || operations.wait(old));
         operations.tickets.close(old);
-        let new = operations.open(Direction::Receive);
+        let new = operations.open(OperationDirection::Receive);
         assert_eq!(new.index, old.index);
         drive::numbered(4, || operations.wait(new));
         operations.finish(old, Ok(GOT));

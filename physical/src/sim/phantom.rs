@@ -115,7 +115,7 @@ impl DeviceQueue for PhantomQueue {
     }
 
     fn record(&self) -> Arc<dyn Event> {
-        Arc::new(Done)
+        Arc::new(PastEvent)
     }
 
     fn wait(&self, _: &Arc<dyn Event>) {}
@@ -131,9 +131,9 @@ impl DeviceQueue for PhantomQueue {
 const ALIGNED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(ALIGNMENT).unwrap();
 
 /// Event that has happened.
-struct Done;
+struct PastEvent;
 
-impl Event for Done {
+impl Event for PastEvent {
     fn has_happened(&self) -> bool {
         true
     }

@@ -6,7 +6,7 @@ use super::connect::{Knowledge, SimFabric};
 use super::network::rates::Rates;
 use super::network::wires::Wires;
 use super::schedule::Simulator;
-use super::schedule::agenda::apart;
+use super::schedule::agenda::message_seed;
 use crate::error::{Error, Result};
 use crate::runtime::{Runtime, within};
 use crate::transport::TransportKind;
@@ -97,7 +97,7 @@ impl Simulation {
 
     /// Returns the schedule of a new world.
     pub(super) fn schedule(&self) -> Arc<Simulator> {
-        let wires = Wires::new(&self.cluster, apart(self.seed));
+        let wires = Wires::new(&self.cluster, message_seed(self.seed));
         let shuffle = self.shuffled.then_some(self.seed);
         Arc::new(Simulator::new(self.cluster.ranks(), wires, self.rates.clone(), shuffle))
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 const READ_BYTES: usize = 16 << 10;
 
 /// Number of a connection, in the order of calls.
-type Number = usize;
+type ConnectionNumber = usize;
 
 /// Side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,39 +27,39 @@ pub(super) enum CallSide {
 }
 
 /// Part of the data from one side of a connection to the other.
-pub(super) struct Piece {
-    connection: Number,
+pub(super) struct SocketData {
+    connection: ConnectionNumber,
     /// Receiving side.
     to: CallSide,
-    said: Said,
+    said: SocketReply,
 }
 
-enum Said {
+enum SocketReply {
     Call,
     Accepted,
     Bytes(Box<[u8]>),
     End,
 }
 
-impl Piece {
+impl SocketData {
     /// Returns the bytes that travel.
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.said {
-            Said::Bytes(bytes) => bytes,
+            SocketReply::Bytes(bytes) => bytes,
             _ => &[],
         }
     }
 }
 
 /// A piece on its way from one rank to another.
-pub(super) struct Letter {
+pub(super) struct Datagram {
     pub(super) from: usize,
     pub(super) to: usize,
-    pub(super) piece: Piece,
+    pub(super) piece: SocketData,
 }
 
 /// One end of a simulated connection.
-struct Socket {
+struct ConnectionEnd {
     rank: usize,
     /// `None` before the connection is accepted, and once it has ended.
     held: Option<UnixStream>,
@@ -69,9 +69,9 @@ struct Socket {
     has_end: bool,
 }
 
-impl Socket {
+impl ConnectionEnd {
     fn of(rank: usize, held: Option<UnixStream>) -> Self {
-        Socket { rank, held, unread: Vec::new(), has_end: false }
+        ConnectionEnd { rank, held, unread: Vec::new(), has_end: false }
     }
 
     /// Passes the arrived data to the rank.
@@ -120,22 +120,22 @@ enum CallState {
     Refused,
 }
 
-struct Connection {
+struct SimulatedConnection {
     name: String,
     state: CallState,
     /// The caller's, then the listener's.
-    ends: [Socket; 2],
+    ends: [ConnectionEnd; 2],
 }
 
 /// All sockets of a simulated world.
 pub(super) struct Sockets {
     /// Number of this world in this process: names of the system are shared by all.
     world: u64,
-    connections: Vec<Connection>,
+    connections: Vec<SimulatedConnection>,
     /// Listening ranks, by the names at which they do.
     listeners: HashMap<String, usize>,
     /// By rank: connections that it is an end of.
-    of_rank: Vec<Vec<(Number, CallSide)>>,
+    of_rank: Vec<Vec<(ConnectionNumber, CallSide)>>,
 }
 
 impl Sockets {
@@ -166,7 +166,7 @@ impl Sockets {
         Ok(listener)
     }
 
-    /// Calls a listener as a rank. Returns the rank's socket; the call is in `letters`.
+    /// Calls a listener as a rank. Returns the rank's socket; the call is in `datagrams`.
     ///
     /// # Errors
     /// `ConnectionRefused` if no listener has the name; the errors of socketpair(2).
@@ -174,23 +174,23 @@ impl Sockets {
         &mut self,
         rank: usize,
         name: &str,
-        letters: &mut Vec<Letter>,
-    ) -> io::Result<(Number, UnixStream)> {
+        datagrams: &mut Vec<Datagram>,
+    ) -> io::Result<(ConnectionNumber, UnixStream)> {
         let Some(&listener) = self.listeners.get(name) else {
             return Err(ErrorKind::ConnectionRefused.into());
         };
         let (theirs, held) = UnixStream::pair()?;
         held.set_nonblocking(true)?;
         let number = self.connections.len();
-        let ends = [Socket::of(rank, Some(held)), Socket::of(listener, None)];
-        self.connections.push(Connection { name: name.to_owned(), state: CallState::Waiting, ends });
+        let ends = [ConnectionEnd::of(rank, Some(held)), ConnectionEnd::of(listener, None)];
+        self.connections.push(SimulatedConnection { name: name.to_owned(), state: CallState::Waiting, ends });
         self.of_rank[rank].push((number, CallSide::Caller));
-        letters.push(self.letter(number, CallSide::Listener, Said::Call));
+        datagrams.push(self.datagram(number, CallSide::Listener, SocketReply::Call));
         Ok((number, theirs))
     }
 
     /// Returns the outcome of a call, once there is one.
-    pub(super) fn answer(&self, number: Number) -> Option<io::Result<()>> {
+    pub(super) fn answer(&self, number: ConnectionNumber) -> Option<io::Result<()>> {
         match self.connections[number].state {
             CallState::Waiting => None,
             CallState::Accepted => Some(Ok(())),
@@ -198,18 +198,18 @@ impl Sockets {
         }
     }
 
-    fn letter(&self, connection: Number, to: CallSide, said: Said) -> Letter {
+    fn datagram(&self, connection: ConnectionNumber, to: CallSide, said: SocketReply) -> Datagram {
         let [caller, listener] = &self.connections[connection].ends;
         let (from, to_rank) = match to {
             CallSide::Listener => (caller.rank, listener.rank),
             CallSide::Caller => (listener.rank, caller.rank),
         };
-        Letter { from, to: to_rank, piece: Piece { connection, to, said } }
+        Datagram { from, to: to_rank, piece: SocketData { connection, to, said } }
     }
 
     /// Takes the data that a rank has written, at the end of its turn.
-    pub(super) fn collect(&mut self, rank: usize) -> Vec<Letter> {
-        let mut letters = Vec::new();
+    pub(super) fn collect(&mut self, rank: usize) -> Vec<Datagram> {
+        let mut datagrams = Vec::new();
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
             let socket = &mut self.connections[number].ends[side as usize];
             socket.flush();
@@ -218,45 +218,45 @@ impl Sockets {
             let is_open = socket.held.is_some();
             let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
             if !bytes.is_empty() {
-                letters.push(self.letter(number, to, Said::Bytes(bytes.into())));
+                datagrams.push(self.datagram(number, to, SocketReply::Bytes(bytes.into())));
             }
             if has_closed {
-                letters.push(self.letter(number, to, Said::End));
+                datagrams.push(self.datagram(number, to, SocketReply::End));
             }
             if is_open {
                 self.of_rank[rank].push((number, side));
             }
         }
-        letters
+        datagrams
     }
 
     /// Ends all connections of a rank that has died; returns the resulting messages of the system to others.
-    pub(super) fn kill(&mut self, rank: usize) -> Vec<Letter> {
-        let mut letters = self.collect(rank);
+    pub(super) fn kill(&mut self, rank: usize) -> Vec<Datagram> {
+        let mut datagrams = self.collect(rank);
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
             let socket = &mut self.connections[number].ends[side as usize];
             socket.unread.clear();
             socket.has_end = true;
             socket.flush();
             let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
-            letters.push(self.letter(number, to, Said::End));
+            datagrams.push(self.datagram(number, to, SocketReply::End));
         }
-        letters
+        datagrams
     }
 
     /// Passes arrived data to a rank. Returns the answer of its system, if any.
-    pub(super) fn deliver(&mut self, piece: Piece) -> Option<Letter> {
-        let Piece { connection, to, said } = piece;
+    pub(super) fn deliver(&mut self, piece: SocketData) -> Option<Datagram> {
+        let SocketData { connection, to, said } = piece;
         match said {
-            Said::Call => return Some(self.accept(connection)),
-            Said::Accepted => self.connections[connection].state = CallState::Accepted,
-            Said::Bytes(bytes) => {
+            SocketReply::Call => return Some(self.accept(connection)),
+            SocketReply::Accepted => self.connections[connection].state = CallState::Accepted,
+            SocketReply::Bytes(bytes) => {
                 let socket = &mut self.connections[connection].ends[to as usize];
                 socket.unread.extend_from_slice(&bytes);
                 socket.flush();
             }
-            Said::End => {
-                let Connection { state, ends, .. } = &mut self.connections[connection];
+            SocketReply::End => {
+                let SimulatedConnection { state, ends, .. } = &mut self.connections[connection];
                 if *state == CallState::Waiting {
                     *state = CallState::Refused;
                 }
@@ -268,19 +268,19 @@ impl Sockets {
     }
 
     /// Connects to the listener of a call. Returns the answer.
-    fn accept(&mut self, number: Number) -> Letter {
+    fn accept(&mut self, number: ConnectionNumber) -> Datagram {
         let name = self.real_name(&self.connections[number].name);
         let connect = || -> io::Result<UnixStream> {
             let held = UnixStream::connect_addr(&abstract_address(&name)?)?;
             held.set_nonblocking(true)?;
             Ok(held)
         };
-        let Ok(held) = connect() else { return self.letter(number, CallSide::Caller, Said::End) };
+        let Ok(held) = connect() else { return self.datagram(number, CallSide::Caller, SocketReply::End) };
         let socket = &mut self.connections[number].ends[CallSide::Listener as usize];
         socket.held = Some(held);
         let rank = socket.rank;
         self.of_rank[rank].push((number, CallSide::Listener));
-        self.letter(number, CallSide::Caller, Said::Accepted)
+        self.datagram(number, CallSide::Caller, SocketReply::Accepted)
     }
 }
 

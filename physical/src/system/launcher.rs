@@ -5,7 +5,9 @@ pub use super::memory_file::memory_file;
 pub use super::process::signal_all;
 pub use crate::bootstrap::handshake::launchers::{accept_proof, prove, secret_of_start};
 pub use crate::bootstrap::handshake::secret::draw;
-pub use crate::bootstrap::meeting::registered::{RegisteredFlags, VARIABLE as REGISTERED, note_checkpoint};
+pub use crate::bootstrap::meeting::attendance_file::{
+    RegisteredFlags, VARIABLE as REGISTERED, note_checkpoint,
+};
 pub use crate::bootstrap::meeting::report::{EndedRank, RendezvousAccess};
 pub use crate::bootstrap::parent::STARTERS;
 pub use crate::bootstrap::private_file::read_given;

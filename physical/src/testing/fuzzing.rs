@@ -55,7 +55,7 @@ pub(crate) mod tests {
     pub(crate) type Seed = (&'static str, &'static str, Vec<u8>);
 
     fn seeds() -> Vec<Seed> {
-        [bootstrap::seeds::seeds(), stream::fuzz::seeds()].concat()
+        [bootstrap::fuzz_seeds::seeds(), stream::fuzz::seeds()].concat()
     }
 
     /// Inputs made from each one of the corpus.
@@ -118,9 +118,9 @@ pub(crate) mod tests {
     }
 
     /// xorshift64: the same numbers in every run.
-    struct Numbers(u64);
+    struct Xorshift(u64);
 
-    impl Numbers {
+    impl Xorshift {
         fn below(&mut self, bound: usize) -> usize {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -150,7 +150,7 @@ pub(crate) mod tests {
     #[test]
     fn no_change_to_the_corpus_breaks_a_decoder() {
         let Some(fuzz) = fuzz() else { return };
-        let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+        let mut numbers = Xorshift(0x9e37_79b9_7f4a_7c15);
         for (name, decode) in TARGETS {
             for input in corpus(&fuzz, name) {
                 let mut child = input.clone();

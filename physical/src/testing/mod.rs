@@ -22,7 +22,7 @@ pub use program::check_program;
 pub use store::SharedMap;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::error::Result;
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -254,8 +254,8 @@ fn join_each(options: &[JoinOptions], body: Body<'_>) {
 
 fn options() -> JoinOptions {
     // A machine that is busy with other tests must not look dead.
-    let vigilance = Some(Vigilance { silence: JOIN, ..Vigilance::default() });
-    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
+    let heartbeat = Some(HeartbeatOptions { silence: JOIN, ..HeartbeatOptions::default() });
+    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, heartbeat, ..JoinOptions::default() }
 }
 
 fn run(worlds: Vec<impl FnOnce() -> Result<World> + Send>, body: Body<'_>) {

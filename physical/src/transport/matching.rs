@@ -5,7 +5,7 @@
 //! peer of a receive has begun a later operation of the lane without sending the message.
 
 use super::fingerprint::Fingerprint;
-use super::message::{Got, Label, Land, Source};
+use super::message::{Label, ReceiveMode, Received, Source};
 use super::tickets::Ticket;
 use crate::control::health::Health;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ pub struct Posted {
 impl Posted {
     /// Creates a receive as it was posted: the arguments are those of
     /// [`Transport::post_recv`](crate::Transport::post_recv).
-    pub fn new(ticket: Ticket, source: Source, label: Label, view: WriteView, land: Land) -> Self {
+    pub fn new(ticket: Ticket, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Self {
         Posted { ticket, source, label, landing: Landing::new(view, land) }
     }
 
@@ -37,11 +37,11 @@ impl Posted {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the message has not the size that the receive expects.
-    pub fn land(mut self, from: usize, message: &[u8], health: &Health) -> Result<Got> {
+    pub fn land(mut self, from: usize, message: &[u8], health: &Health) -> Result<Received> {
         let bytes = message.len();
         self.check_size(from, bytes, health)?;
         self.landing.push(message);
-        Ok(Got { peer: from, bytes })
+        Ok(Received { peer: from, bytes })
     }
 
     /// Lands a message of rank `from` that has a size only, and returns the outcome.
@@ -49,10 +49,10 @@ impl Posted {
     /// # Errors
     /// As [`Posted::land`].
     #[cfg(feature = "sim")]
-    pub(crate) fn land_size(self, from: usize, bytes: usize, health: &Health) -> Result<Got> {
+    pub(crate) fn land_size(self, from: usize, bytes: usize, health: &Health) -> Result<Received> {
         self.check_size(from, bytes, health)?;
         self.landing.charge(bytes);
-        Ok(Got { peer: from, bytes })
+        Ok(Received { peer: from, bytes })
     }
 
     /// Refuses a message of rank `from` that has not the size that the receive expects.
@@ -202,7 +202,7 @@ mod tests {
     fn posted(source: Source, label: Label) -> Posted {
         let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
         let view = buffer.write(0..1).unwrap();
-        Posted::new(Ticket { index: 0, generation: 0 }, source, label, view, Land::Copy)
+        Posted::new(Ticket { index: 0, generation: 0 }, source, label, view, ReceiveMode::Copy)
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Facts about the world after all ranks have joined, with which a transport connects.
 
 use super::Traffic;
-use crate::bootstrap::hosts::Hosts;
+use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::meeting::peer_info::PeerTable;
 use crate::control::health::Health;
 use crate::error::Error;
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Membership {
     pub(crate) peers: Arc<PeerTable>,
     /// By rank.
     pub(crate) announcements: Vec<Arc<[u8]>>,
-    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) hosts: Arc<WorldHosts>,
     pub(crate) health: Arc<Health>,
     pub(crate) traffic: Arc<Traffic>,
     /// Longest wait for another rank to open the same channel.

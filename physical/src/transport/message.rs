@@ -60,19 +60,19 @@ impl Source {
 
 /// Treatment of received bytes: stored, or combined with the existing ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Land {
+pub enum ReceiveMode {
     /// `view ← message`.
     Copy,
     /// `view ← view ∘ message`, element by element.
     Reduce(ReduceOp),
-    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages
+    /// The first bytes of `view ← message`, which may be shorter than the view; [`Received`] has its size. For messages
     /// whose size only their sender knows.
     AtMost,
 }
 
 /// Outcome of a finished operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Got {
+pub struct Received {
     /// The other rank.
     pub peer: usize,
     /// Payload, in bytes.

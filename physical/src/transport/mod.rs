@@ -35,7 +35,7 @@ use devices::Devices;
 pub use kind::TransportKind;
 pub use matching::{Early, Match, Matcher, Posted};
 pub use membership::Membership;
-pub use message::{Got, Label, Land, Source};
+pub use message::{Label, ReceiveMode, Received, Source};
 use native::Collectives;
 pub use pages::{SharedMemory, SharedPages};
 pub use registry::register;
@@ -59,7 +59,7 @@ pub const HEADER_BYTES: usize = 48;
 /// ```
 /// # use hexagram_physical::testing::spawn;
 /// # use hexagram_physical::{Buffer, DType, TransportKind};
-/// # use hexagram_physical::transport::{Label, Land, Source};
+/// # use hexagram_physical::transport::{Label, ReceiveMode, Source};
 /// # use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 /// # use hexagram_physical::tag::Tag;
 /// # use std::{future::poll_fn, time::Duration};
@@ -69,7 +69,7 @@ pub const HEADER_BYTES: usize = 48;
 ///     let label = Label { tag: Tag::new(0, 0, 0, 0)?, fingerprint };
 ///     let buffer = Buffer::from_slice(&[7 * world.rank() as i32])?;
 ///     let ticket = match world.rank() {
-///         0 => endpoint.post_recv(Source::Rank(1), label, buffer.write_all()?, Land::Copy),
+///         0 => endpoint.post_recv(Source::Rank(1), label, buffer.write_all()?, ReceiveMode::Copy),
 ///         _ => endpoint.post_send(0, label, buffer.read_all()?),
 ///     };
 ///     let done = poll_fn(|context| {
@@ -102,12 +102,12 @@ pub trait Transport {
     /// Starts sending `view` to rank `to`. Done when the view may be reused; the message may still be on its way.
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
 
-    /// Starts receiving into `view` a message of exactly that size, unless `land` is [`Land::AtMost`].
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
+    /// Starts receiving into `view` a message of exactly that size, unless `land` is [`ReceiveMode::AtMost`].
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket;
 
     /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll
     /// again; a backend that learns of completion otherwise wakes `context`.
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>>;
 
     /// Cancels an operation. Never blocks; the view is released immediately, or after a running copy.
     fn cancel(&self, ticket: Ticket);
@@ -173,14 +173,14 @@ impl Park for &dyn Transport {
     }
 }
 
-impl Got {
+impl Received {
     /// Returns the outcome of an operation on a view of `room` bytes, if `transport`, which may be a user's, can mean
     /// it.
     ///
     /// # Errors
     /// [`Error::Usage`] for a rank that is not there, and for more bytes than the view has.
     pub fn checked(self, transport: &dyn Transport, room: usize) -> Result<Self> {
-        let Got { peer, bytes } = self;
+        let Received { peer, bytes } = self;
         let ranks = transport.health().peers().len();
         if peer < ranks && bytes <= room {
             return Ok(self);

@@ -145,7 +145,7 @@ pub trait Collectives {
     }
 
     /// Starts an operation that was offered. Poll and cancel its ticket as any other; the peer and the bytes of its
-    /// [`Got`](crate::transport::Got) are this rank and the output's size.
+    /// [`Received`](crate::transport::Received) are this rank and the output's size.
     fn post(
         &self,
         label: Label,

@@ -4,9 +4,9 @@
 //! Dropping an unfinished operation cancels it, releases its memory as soon as no copy is running, and poisons its
 //! communicator, because the other side has a partial message. `drop` never waits.
 
-use crate::control::health::{GRACE, Health, Notice};
-use crate::error::{During, Error, Result, Straggler};
-use crate::transport::{Got, Label, Source, Ticket, Transport};
+use crate::control::health::{GRACE, Health, PublishedWait};
+use crate::error::{Error, ErrorContext, Result, Straggler};
+use crate::transport::{Label, Received, Source, Ticket, Transport};
 use crate::waiting::drive;
 use crate::waiting::stopwatch::Stopwatch;
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ impl Poison {
             return Err(Error::Poisoned { because: because.clone() });
         }
         let Some(verdict) = health.verdict() else { return Ok(()) };
-        let error = verdict.error(During::Operation(label.fingerprint, label.tag));
+        let error = verdict.error(ErrorContext::Operation(label.fingerprint, label.tag));
         self.spread(health, &error);
         Err(error)
     }
@@ -47,19 +47,24 @@ impl Poison {
         if poison.is_none() {
             *poison = Some(error.to_string());
             match error {
-                Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
-                Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
-                    Some(Straggler { peer, during: what @ (During::Nothing | During::Device) }) => {
+                Error::PeerFailed { culprit, cause, .. } => health.report_failure(culprit.rank, cause),
+                Error::Deadline { stragglers, after, context, .. } => match stragglers.first() {
+                    Some(Straggler {
+                        peer,
+                        context: what @ (ErrorContext::Nothing | ErrorContext::Device),
+                    }) => {
                         let why = match what {
-                            During::Device => "it is alive, but its device had not finished its work",
+                            ErrorContext::Device => "it is alive, but its device had not finished its work",
                             _ => "it is alive, but was in no operation",
                         };
-                        health
-                            .blame(peer.rank, &format!("kept others waiting for {after:?}{during} ({why})"));
+                        health.report_failure(
+                            peer.rank,
+                            &format!("kept others waiting for {after:?}{context} ({why})"),
+                        );
                     }
-                    _ => health.give_up(&format!("gave up: {error}")),
+                    _ => health.fail_self(&format!("gave up: {error}")),
                 },
-                other => health.give_up(&format!("gave up: {other}")),
+                other => health.fail_self(&format!("gave up: {other}")),
             }
         }
     }
@@ -67,7 +72,7 @@ impl Poison {
 
 /// Context of an operation in addition to its ticket.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct OperationContext<'a> {
     /// The endpoint it was posted on.
     pub transport: &'a dyn Transport,
     /// Record of its failure.
@@ -79,7 +84,7 @@ pub struct Terms<'a> {
 /// A running send or receive; resolves when its view may be used again.
 #[must_use = "an operation dropped before it is finished poisons its communicator"]
 pub struct Operation<'a> {
-    terms: Terms<'a>,
+    terms: OperationContext<'a>,
     /// `None` once the outcome was taken.
     ticket: Option<Ticket>,
     /// In vain.
@@ -95,12 +100,12 @@ pub struct Operation<'a> {
     waiting: Option<Stopwatch>,
     suspected: Option<Stopwatch>,
     /// Publishes the ranks for which this waits, after a while.
-    notice: Option<Notice>,
+    notice: Option<PublishedWait>,
 }
 
 impl<'a> Operation<'a> {
     /// Wraps a ticket that was just posted.
-    pub fn new(terms: Terms<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
+    pub fn new(terms: OperationContext<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
         Operation {
             terms,
             ticket: Some(ticket),
@@ -118,14 +123,14 @@ impl<'a> Operation<'a> {
 
     /// Wraps the ticket of a receive that was just posted, and takes the first message of any of `senders`. Fails
     /// once none of them can send any more.
-    pub fn from_any(terms: Terms<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
+    pub fn from_any(terms: OperationContext<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
         let mut operation = Operation::new(terms, ticket, Source::Any, label);
         operation.senders = senders;
         operation
     }
 
-    fn during(&self) -> During {
-        During::Operation(self.label.fingerprint, self.label.tag)
+    fn context(&self) -> ErrorContext {
+        ErrorContext::Operation(self.label.fingerprint, self.label.tag)
     }
 
     /// Returns true to skip the checks of the clock and of the peers for now: most operations end within the first
@@ -172,10 +177,10 @@ impl<'a> Operation<'a> {
         let culprit = |rank: usize, cause: &str| {
             let culprit = health.peers()[rank].clone();
             let cause = cause.to_owned();
-            Some(Error::PeerFailed { culprit, cause, during: self.during() })
+            Some(Error::PeerFailed { culprit, cause, context: self.context() })
         };
         if let Some(verdict) = health.verdict() {
-            return Some(verdict.error(self.during()));
+            return Some(verdict.error(self.context()));
         }
         match gone {
             Some((peer, true, _)) => culprit(peer, "finished without taking part"),
@@ -213,12 +218,12 @@ impl<'a> Operation<'a> {
     /// Publishes the ranks for which this has waited a while, and logs those for which it has waited long.
     fn make_known(&mut self, missing: &[usize], waited: Duration) {
         let health = self.terms.transport.health();
-        let vigilance = health.vigilance();
-        if waited < vigilance.beat || self.is_queued() {
+        let heartbeat = health.heartbeat();
+        if waited < heartbeat.beat || self.is_queued() {
             self.notice = None;
-        } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > vigilance.beat) {
+        } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > heartbeat.beat) {
             self.notice = Some(health.notice(self.label, missing));
-            if waited > vigilance.late {
+            if waited > heartbeat.late {
                 health.warn(&self.label, waited, missing);
             }
         }
@@ -244,7 +249,7 @@ impl<'a> Operation<'a> {
 
     /// Decides whether this can continue, after reading all arrived data: this process may have been stopped since
     /// the last check.
-    fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let Some(error) = self.obstacle() else { return Poll::Pending };
         let transport = self.terms.transport;
         if transport.health().verdict().is_some() {
@@ -262,7 +267,7 @@ impl<'a> Operation<'a> {
         self.obstacle().map_or(Poll::Pending, |error| self.fail(error))
     }
 
-    fn settle(&mut self, outcome: Result<Got>) -> Poll<Result<Got>> {
+    fn settle(&mut self, outcome: Result<Received>) -> Poll<Result<Received>> {
         self.ticket = None;
         match outcome.and_then(|got| got.checked(self.terms.transport, usize::MAX)) {
             Ok(got) => {
@@ -276,15 +281,15 @@ impl<'a> Operation<'a> {
     fn late(&self, missing: &[usize]) -> Error {
         let health = self.terms.transport.health();
         let after = self.terms.deadline;
-        let during = self.during();
+        let context = self.context();
         let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
         // Earlier, the waits of other ranks may be unknown, and a rank that waits itself would be blamed.
-        let known = after > health.vigilance().hearsay();
+        let known = after > health.heartbeat().hearsay();
         let stragglers = if known { health.stragglers(&self.label) } else { Vec::new() };
-        Error::Deadline { waiting_for, stragglers, after, during }
+        Error::Deadline { waiting_for, stragglers, after, context }
     }
 
-    fn fail(&mut self, error: Error) -> Poll<Result<Got>> {
+    fn fail(&mut self, error: Error) -> Poll<Result<Received>> {
         if let Some(ticket) = self.ticket.take() {
             self.terms.transport.cancel(ticket);
         }
@@ -296,9 +301,9 @@ impl<'a> Operation<'a> {
 }
 
 impl Future for Operation<'_> {
-    type Output = Result<Got>;
+    type Output = Result<Received>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let Some(ticket) = self.ticket else {
             return Poll::Ready(Err(Error::usage("a finished operation was polled again", "await it once")));
         };

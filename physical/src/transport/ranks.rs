@@ -31,7 +31,7 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
     let health = world.health().clone();
     // Held until the reason is reported: the last clone announces the departure when it is dropped.
     let _held = world.clone();
-    rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
+    rank(world).inspect_err(|error| health.fail_self(&format!("failed: {error}")))
 }
 
 /// Runs `rank` on `ranks` threads of this process, each a rank of one world. Returns the results by rank.
@@ -66,16 +66,17 @@ pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) ->
     let mut results: Vec<Option<R>> = things.iter().map(|_| None).collect();
     let each = things.into_iter().zip(&mut results);
     run_all(
-        each.map(|(thing, result)| -> Job<'_> { Box::new(move || *result = Some(body(thing))) }).collect(),
+        each.map(|(thing, result)| -> ThreadJob<'_> { Box::new(move || *result = Some(body(thing))) })
+            .collect(),
     )?;
     Ok(results.into_iter().flatten().collect())
 }
 
 /// Work of one thread. It is boxed so that threads are compiled once, and not for each type of a result.
-type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+type ThreadJob<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 #[allow(clippy::disallowed_methods, reason = "real ranks are threads of the system")]
-fn run_all(jobs: Vec<Job<'_>>) -> Result<()> {
+fn run_all(jobs: Vec<ThreadJob<'_>>) -> Result<()> {
     std::thread::scope(|scope| {
         let start = |job| std::thread::Builder::new().spawn_scoped(scope, job);
         let running: io::Result<Vec<_>> = jobs.into_iter().map(start).collect();

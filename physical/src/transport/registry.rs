@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 /// Longest name of a transport, in bytes.
 const LONGEST_NAME: usize = 32;
 
-type Table = Vec<(TransportKind, Arc<dyn Backend>)>;
+type TransportTable = Vec<(TransportKind, Arc<dyn Backend>)>;
 
 /// Transports that programs have added.
-static REGISTERED: RwLock<Table> = RwLock::new(Vec::new());
+static REGISTERED: RwLock<TransportTable> = RwLock::new(Vec::new());
 
 /// Registers a transport under a name, by which all options and command lines of this process can choose it from now
 /// on. Call it once, before the first world joins; `docs/write-your-own-transport.md` has an example.
@@ -52,7 +52,7 @@ pub fn register(name: &'static str, backend: impl Backend + 'static) -> Result<T
     Ok(kind)
 }
 
-fn table() -> RwLockReadGuard<'static, Table> {
+fn table() -> RwLockReadGuard<'static, TransportTable> {
     REGISTERED.read().unwrap_or_else(PoisonError::into_inner)
 }
 

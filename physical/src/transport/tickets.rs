@@ -1,6 +1,6 @@
 //! The table of operations in flight of every backend: the operation of each ticket, and its outcome.
 
-use super::message::Got;
+use super::message::Received;
 use crate::error::Result;
 use std::task::Poll;
 
@@ -11,32 +11,32 @@ pub struct Ticket {
     pub(crate) generation: u32,
 }
 
-enum Stand {
+enum TicketState {
     Free,
     /// In progress, with the bytes that have moved so far.
     Pending(u64),
-    Done(Result<Got>),
+    Done(Result<Received>),
 }
 
-struct Slot {
+struct TicketSlot {
     generation: u32,
-    stand: Stand,
+    stand: TicketState,
 }
 
 /// Operations of one endpoint. Slots are reused; a generation distinguishes a ticket from the next one in its slot.
 ///
 /// ```
-/// use hexagram_physical::transport::{Got, Tickets};
+/// use hexagram_physical::transport::{Received, Tickets};
 ///
 /// let mut tickets = Tickets::default();
 /// let ticket = tickets.open();
 /// assert!(tickets.poll(ticket).is_pending());
-/// tickets.finish(ticket, Ok(Got { peer: 1, bytes: 8 }));
+/// tickets.finish(ticket, Ok(Received { peer: 1, bytes: 8 }));
 /// assert!(tickets.poll(ticket).is_ready());
 /// ```
 #[derive(Default)]
 pub struct Tickets {
-    slots: Vec<Slot>,
+    slots: Vec<TicketSlot>,
     free: Vec<u32>,
 }
 
@@ -45,27 +45,27 @@ impl Tickets {
     pub fn open(&mut self) -> Ticket {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.stand = Stand::Pending(0);
+            slot.stand = TicketState::Pending(0);
             return Ticket { index, generation: slot.generation };
         }
-        self.slots.push(Slot { generation: 0, stand: Stand::Pending(0) });
+        self.slots.push(TicketSlot { generation: 0, stand: TicketState::Pending(0) });
         Ticket { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+    fn slot(&mut self, ticket: Ticket) -> Option<&mut TicketSlot> {
         self.slots.get_mut(ticket.index as usize).filter(|slot| slot.generation == ticket.generation)
     }
 
     /// Records an outcome; a cancelled ticket has none to record.
-    pub fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+    pub fn finish(&mut self, ticket: Ticket, outcome: Result<Received>) {
         if let Some(slot) = self.slot(ticket) {
-            slot.stand = Stand::Done(outcome);
+            slot.stand = TicketState::Done(outcome);
         }
     }
 
     /// Counts bytes that have moved for a pending operation.
     pub fn advance(&mut self, ticket: Ticket, bytes: usize) {
-        if let Some(Slot { stand: Stand::Pending(moved), .. }) = self.slot(ticket) {
+        if let Some(TicketSlot { stand: TicketState::Pending(moved), .. }) = self.slot(ticket) {
             *moved += bytes as u64;
         }
     }
@@ -73,16 +73,16 @@ impl Tickets {
     /// Returns the bytes that have moved for a pending operation.
     pub fn moved(&mut self, ticket: Ticket) -> u64 {
         match self.slot(ticket) {
-            Some(Slot { stand: Stand::Pending(moved), .. }) => *moved,
+            Some(TicketSlot { stand: TicketState::Pending(moved), .. }) => *moved,
             _ => 0,
         }
     }
 
     /// Takes the outcome, once. A void ticket stays pending forever, like an unanswered operation.
-    pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
+    pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Received>> {
         match self.slot(ticket) {
-            Some(Slot { stand: stand @ Stand::Done(_), .. }) => {
-                let Stand::Done(outcome) = std::mem::replace(stand, Stand::Free) else {
+            Some(TicketSlot { stand: stand @ TicketState::Done(_), .. }) => {
+                let TicketState::Done(outcome) = std::mem::replace(stand, TicketState::Free) else {
                     return Poll::Pending;
                 };
                 self.close(ticket);
@@ -95,7 +95,7 @@ impl Tickets {
     /// Closes a ticket whose operation was cancelled, or whose outcome was taken.
     pub fn close(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slot(ticket) {
-            slot.stand = Stand::Free;
+            slot.stand = TicketState::Free;
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(ticket.index);
         }
@@ -106,7 +106,7 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    const GOT: Got = Got { peer: 3, bytes: 8 };
+    const GOT: Received = Received { peer: 3, bytes: 8 };
 
     #[test]
     fn an_outcome_is_taken_once() {

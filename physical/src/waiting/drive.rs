@@ -5,7 +5,7 @@
 //! to run here, so that the thread yields instead of spinning. A thread that communicates alongside a computing one
 //! ([`beside_computation`]) frees the core immediately: spinning would take time from the computation.
 
-use super::patience::patience;
+use super::spin_budget::patience;
 use super::stopwatch::Stopwatch;
 use crate::runtime;
 use crate::transport::{Bell, Transport};
@@ -28,13 +28,13 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Wakes one thread that drives: ends its park, or keeps it from the next.
 #[derive(Default)]
-struct Driver {
+struct DriverWaker {
     woken: AtomicBool,
     /// The bell of the endpoint on which the thread is parked.
     parked: Mutex<Option<Arc<dyn Bell>>>,
 }
 
-impl Driver {
+impl DriverWaker {
     fn parked(&self) -> MutexGuard<'_, Option<Arc<dyn Bell>>> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,7 +53,7 @@ impl Driver {
     }
 }
 
-impl Wake for Driver {
+impl Wake for DriverWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -70,7 +70,7 @@ impl Wake for Driver {
 }
 
 thread_local! {
-    static DRIVER: Arc<Driver> = Arc::default();
+    static DRIVER: Arc<DriverWaker> = Arc::default();
     static WAKER: Waker = DRIVER.with(|driver| Waker::from(Arc::clone(driver)));
     static PARKS: Cell<u64> = const { Cell::new(0) };
     static BESIDE: Cell<bool> = const { Cell::new(false) };

@@ -6,5 +6,5 @@ pub(crate) mod deadline;
 pub(crate) mod doorbell;
 pub mod drive;
 pub(crate) mod lock;
-pub(crate) mod patience;
+pub(crate) mod spin_budget;
 pub mod stopwatch;

@@ -9,17 +9,17 @@ const FIRST_AGREED: u16 = 1 << 15;
 
 /// Channels of one rank.
 #[derive(Default)]
-pub(super) struct Channels(Mutex<Numbers>);
+pub(super) struct Channels(Mutex<ChannelNumbers>);
 
 #[derive(Default)]
-struct Numbers {
+struct ChannelNumbers {
     open: BTreeSet<u16>,
     /// Numbers that ranks have agreed on, whether they are open yet or not.
     taken: BTreeSet<u16>,
 }
 
 impl Channels {
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
+    fn lock(&self) -> MutexGuard<'_, ChannelNumbers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,11 +5,11 @@ use super::{JoinOptions, World};
 use crate::backends::backend;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::secret::Secret;
-use crate::bootstrap::hosts::Hosts;
-use crate::bootstrap::meeting::join::{ControlStreams, Joiner, LeaderConnection};
-use crate::bootstrap::meeting::lead::lead;
-use crate::bootstrap::meeting::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
-use crate::bootstrap::meeting::{join, registered};
+use crate::bootstrap::hosts::WorldHosts;
+use crate::bootstrap::meeting::peer_info::{JoinRequest, PeerInfo, PeerTable, TransportLimits};
+use crate::bootstrap::meeting::rendezvous_leader::lead;
+use crate::bootstrap::meeting::rendezvous_member::{ControlStreams, Joiner, LeaderConnection};
+use crate::bootstrap::meeting::{attendance_file, rendezvous_member};
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::stores::launcher_store::LauncherStore;
 use crate::bootstrap::stores::store::{LATE, Met, StoreMeeting};
@@ -229,15 +229,15 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let limit = options.deadline;
     // Looked up before the rendezvous, during which it may end and leave this rank to another parent.
     let parent = Parent::find(placement.launcher);
-    let reach = Reach {
+    let reach = TransportLimits {
         must_share_memory: backend.sharing() == Sharing::Required,
         loopback_only: &|announcement| backend.loopback_only(announcement),
     };
     let (peers, streams) = side.meet(request, reach, limit)?;
-    registered::set_registered(placement, true);
+    attendance_file::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
-    let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
-    let hosts = Arc::new(Hosts::new(rank, &peers.infos));
+    let health = Arc::new(Health::watching(rank, members, options.heartbeat()?));
+    let hosts = Arc::new(WorldHosts::new(rank, &peers.infos));
     let control = Control::start(rank, streams, &health, &hosts, parent)?;
     let announcements = peers.infos.iter().map(|info| Arc::clone(&info.announcement)).collect();
     let member = Arc::new(Membership {
@@ -251,7 +251,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         limit: limit.max(deadline::at_first()),
     });
     let fabric = prepared.connect(member);
-    let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up while joining: {error}")))?;
+    let fabric = fabric.inspect_err(|error| health.fail_self(&format!("gave up while joining: {error}")))?;
     find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
     let numbers = hosts.host_numbers();
     let local = match placement.launcher {
@@ -271,7 +271,7 @@ fn place_on_host(rank: usize, hosts: &[usize]) -> (usize, usize) {
 fn find_hosts(
     fabric: &dyn Fabric,
     sharing: Sharing,
-    hosts: &Hosts,
+    hosts: &WorldHosts,
     health: &Health,
     control: &Control,
     limit: Duration,
@@ -315,7 +315,7 @@ impl Side {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement, limit)?;
         if placement.rank == 0 {
-            registered::set_registered(placement, false);
+            attendance_file::set_registered(placement, false);
             let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context(limit));
             return match listener {
                 Ok(listener) => Ok(Side::Leader(listener, secret)),
@@ -351,12 +351,12 @@ impl Side {
     fn meet(
         self,
         mine: JoinRequest,
-        reach: Reach<'_>,
+        reach: TransportLimits<'_>,
         limit: Duration,
     ) -> Result<(PeerTable, ControlStreams)> {
         match self {
             Side::Leader(listener, secret) => lead(listener, mine, reach, &secret, limit),
-            Side::Member(connection) => join::join(connection, mine, limit),
+            Side::Member(connection) => rendezvous_member::join(connection, mine, limit),
         }
     }
 }

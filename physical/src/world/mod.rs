@@ -12,14 +12,14 @@ use crate::control::health::Health;
 use crate::device_paths::staging::Staging;
 #[cfg(feature = "sim")]
 use crate::error::Peer;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::system::limits;
 #[cfg(feature = "sim")]
 use crate::transport::Backend;
 use crate::transport::ranks::MAX_RANKS;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
 use crate::waiting::deadline;
-use crate::waiting::patience::patience;
+use crate::waiting::spin_budget::patience;
 use channels::Channels;
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;
@@ -35,9 +35,9 @@ pub use variables::{RESTART, check_environment, log_level, restarts, warn_of_unk
 /// of all ranks, this takes until all others have left, or one has failed; at most the operation deadline. If it
 /// happens while the thread panics, the others are notified that this rank failed.
 #[derive(Clone)]
-pub struct World(Arc<Inner>);
+pub struct World(Arc<WorldInner>);
 
-struct Inner {
+struct WorldInner {
     rank: usize,
     local: (usize, usize),
     /// By rank; ranks of one process may share them.
@@ -51,10 +51,10 @@ struct Inner {
     control: Option<Control>,
 }
 
-impl Drop for Inner {
+impl Drop for WorldInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fabric.health().give_up("panicked");
+            self.fabric.health().fail_self("panicked");
         }
         if let Some(control) = self.control.take() {
             control.leave(Duration::from_millis(self.deadline.load(Ordering::Relaxed)));
@@ -144,7 +144,7 @@ impl World {
         // Measured now rather than in the middle of the first wait.
         patience();
         let deadline = u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX).into();
-        World(Arc::new(Inner {
+        World(Arc::new(WorldInner {
             rank,
             local,
             hosts,
@@ -239,7 +239,7 @@ impl World {
         });
         opened.map_err(|error| {
             self.0.channels.note_failed(channel);
-            self.health().explain(error, During::Opening(channel))
+            self.health().explain(error, ErrorContext::Opening(channel))
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::backends::socket::{Tls, TlsFiles};
 use crate::bootstrap::sockets::interface;
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -43,9 +43,9 @@ pub struct JoinOptions {
     pub transport: TransportKind,
     /// Longest wait for the other ranks. Default: 60 s.
     pub deadline: Duration,
-    /// Heartbeats with which the ranks monitor each other afterwards. `None`: [`Vigilance::default`], with the
+    /// Heartbeats with which the ranks monitor each other afterwards. `None`: [`HeartbeatOptions::default`], with the
     /// silence of HEXAGRAM_SILENCE.
-    pub vigilance: Option<Vigilance>,
+    pub heartbeat: Option<HeartbeatOptions>,
     /// Further settings on which all ranks must agree, as text for an error: element types, bucket sizes, the
     /// algorithm. Ranks with different texts refuse to join.
     pub configuration: String,
@@ -70,16 +70,16 @@ pub struct JoinOptions {
 impl JoinOptions {
     /// Fails if an option is invalid, or the variable of an unset option is, before any rank is awaited.
     pub(super) fn check(&self) -> Result<()> {
-        self.vigilance()?;
+        self.heartbeat()?;
         self.sockets()?;
         self.interface().map(drop)
     }
 
     /// Returns the heartbeats with which the ranks monitor each other.
-    pub(crate) fn vigilance(&self) -> Result<Vigilance> {
-        let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;
-        vigilance.check()?;
-        Ok(vigilance)
+    pub(crate) fn heartbeat(&self) -> Result<HeartbeatOptions> {
+        let heartbeat = self.heartbeat.map_or_else(HeartbeatOptions::from_env, Ok)?;
+        heartbeat.check()?;
+        Ok(heartbeat)
     }
 
     /// Returns the number of TCP connections for each pair of ranks and channel that the user asks for.
@@ -116,7 +116,7 @@ impl Default for JoinOptions {
         JoinOptions {
             transport: TransportKind::Mixed,
             deadline: Duration::from_secs(60),
-            vigilance: None,
+            heartbeat: None,
             configuration: String::new(),
             interface: None,
             sockets: None,

@@ -4,12 +4,12 @@
 //! warns of names that are similar to one of these. docs/starting.md has the same table, which a test compares.
 
 use super::options::parse_sockets;
-use crate::bootstrap::meeting::registered;
+use crate::bootstrap::meeting::attendance_file;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
-use crate::control::health::Vigilance;
-use crate::device_paths::path::Wish;
+use crate::control::health::HeartbeatOptions;
+use crate::device_paths::device_path::PathPreference;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -68,11 +68,13 @@ const KNOWN: [KnownVariable; 23] = [
     free("HEXAGRAM_INTERFACE", "an interface or an address"),
     free("HEXAGRAM_HOST", "any name"),
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
-    judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
+    judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| HeartbeatOptions::from_seconds(text).map(drop)),
     judged("HEXAGRAM_DEADLINE", "1 to 86400", |_, text| deadline::from_seconds(text).map(drop)),
     judged(RESTART, "a whole number", is_number),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
-    judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
+    judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| {
+        PathPreference::parse(text).map(drop)
+    }),
     judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),
     free("HEXAGRAM_AS", "a PyTorch backend"),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
@@ -80,7 +82,7 @@ const KNOWN: [KnownVariable; 23] = [
     free("HEXAGRAM_TLS_KEY", "a file"),
     free("HEXAGRAM_TLS_CA", "a file"),
     internal("HEXAGRAM_LISTEN_FD"),
-    internal(registered::VARIABLE),
+    internal(attendance_file::VARIABLE),
     internal(STARTERS),
 ];
 

@@ -3,7 +3,7 @@
 use super::{label, numbers, on_lane, open_together};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind};
 
 #[test]
@@ -28,7 +28,7 @@ fn a_send_cancelled_half_way_leaves_the_stream_whole() {
                 end.wait(end.send(1, small, &out)).unwrap();
             } else {
                 let into = Buffer::zeroed(DType::F32, 3).unwrap();
-                end.wait(end.recv(Source::Rank(0), small, &into, Land::Copy)).unwrap();
+                end.wait(end.recv(Source::Rank(0), small, &into, ReceiveMode::Copy)).unwrap();
                 assert_eq!(*into.host::<f32>().unwrap(), [1.0, 2.0, 3.0]);
             }
         });

@@ -3,7 +3,7 @@
 use super::{End, label, numbers, on_lane};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn_as};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, JoinOptions, TransportKind};
 
 #[test]
@@ -25,7 +25,7 @@ fn several_sockets_carry_one_stream() {
         let into: Vec<_> = (0..size).map(|_| Buffer::zeroed(DType::F32, LEN).unwrap()).collect();
         let sends: Vec<_> = (0..size).map(|peer| end.send(peer, label, &out)).collect();
         for (peer, into) in into.iter().enumerate() {
-            end.wait(end.recv(Source::Rank(peer), label, into, Land::Copy)).unwrap();
+            end.wait(end.recv(Source::Rank(peer), label, into, ReceiveMode::Copy)).unwrap();
             assert!(*into.host::<f32>().unwrap() == numbers(peer, 0, LEN), "from {peer}");
         }
         end.wait(async {
@@ -50,7 +50,7 @@ fn give_up_and_send_another(end: &End, out: &Buffer) {
     let one = Buffer::from_slice(&[7f32]).unwrap();
     let got = Buffer::zeroed(DType::F32, 1).unwrap();
     let send = end.send(next, last, &one);
-    end.wait(end.recv(Source::Rank(previous), last, &got, Land::Copy)).unwrap();
+    end.wait(end.recv(Source::Rank(previous), last, &got, ReceiveMode::Copy)).unwrap();
     end.wait(send).unwrap();
     assert_eq!(got.host::<f32>().unwrap()[0], 7.0);
 }

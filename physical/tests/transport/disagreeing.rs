@@ -3,7 +3,7 @@
 use super::{End, label, numbers};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind, drive};
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -29,7 +29,7 @@ fn what_has_arrived_is_read_before_it_is_called_late() {
             }
             end.deadline = Duration::from_millis(100);
             let into = Buffer::zeroed(DType::F32, 1000).unwrap();
-            let mut receive = pin!(end.recv(Source::Rank(1), label, &into, Land::Copy));
+            let mut receive = pin!(end.recv(Source::Rank(1), label, &into, ReceiveMode::Copy));
             sent.wait();
             let waker = drive::waker();
             let mut context = Context::from_waker(&waker);
@@ -62,7 +62,7 @@ fn a_slow_message_is_not_late_while_it_moves() {
             end.wait(end.send(1, label, &buffer)).unwrap();
             assert!(started.elapsed() > end.deadline, "the test needs a slower reader");
         } else {
-            let mut receive = std::pin::pin!(end.recv(Source::Rank(0), label, &buffer, Land::Copy));
+            let mut receive = std::pin::pin!(end.recv(Source::Rank(0), label, &buffer, ReceiveMode::Copy));
             let waker = drive::waker();
             let mut context = std::task::Context::from_waker(&waker);
             while receive.as_mut().poll(&mut context).is_pending() {

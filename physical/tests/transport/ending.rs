@@ -3,7 +3,7 @@
 use super::{End, label};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind};
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ fn a_failure_is_told_once_and_the_end_is_prompt() {
             let end = End::new(world);
             open.wait();
             if end.rank() == 5 {
-                health.give_up("gave up on purpose");
+                health.fail_self("gave up on purpose");
             }
             let into = Buffer::zeroed(DType::F32, 1).unwrap();
             let peer = (end.rank() + 1) % 8;
             let error =
-                end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+                end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, ReceiveMode::Copy)).unwrap_err();
             assert!(error.to_string().contains("gave up on purpose"), "{error}");
             let started = Instant::now();
             drop(end);

@@ -3,7 +3,7 @@
 use super::{End, label, numbers};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn_hosts};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind, drive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Context;
@@ -34,7 +34,7 @@ fn a_mixed_world_counts_bytes_by_path() {
             let sends: Vec<_> = peers().map(|peer| end.send(peer, label, &out)).collect();
             for peer in peers() {
                 let into = Buffer::zeroed(DType::F32, LEN).unwrap();
-                end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap();
+                end.wait(end.recv(Source::Rank(peer), label, &into, ReceiveMode::Copy)).unwrap();
                 assert_eq!(*into.host::<f32>().unwrap(), numbers(peer, 0, LEN));
             }
             end.wait(async {
@@ -67,7 +67,7 @@ fn sleep(end: &End, what: &str, done: impl Fn() -> bool) {
 /// Gives the sleeper its word, some time after it was asked for.
 fn wake_up(end: &End, round: u64) {
     let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
-    end.wait(end.recv(Source::Rank(0), label(round, 0, 1), &buffer, Land::Copy)).unwrap();
+    end.wait(end.recv(Source::Rank(0), label(round, 0, 1), &buffer, ReceiveMode::Copy)).unwrap();
     // The rank most likely sleeps by then, and must wake in either case.
     thread::sleep(Duration::from_millis(2 * end.rank() as u64));
     end.wait(end.send(0, label(round, end.rank(), 1), &buffer)).unwrap();
@@ -78,7 +78,7 @@ fn sleep_until_both_have_answered(end: &End, round: u64) {
     let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
     let await_one = |from: usize, into: &Buffer| {
         let view = into.write(0..1).unwrap();
-        end.transport.post_recv(Source::Rank(from), label(round, from, 1), view, Land::Copy)
+        end.transport.post_recv(Source::Rank(from), label(round, from, 1), view, ReceiveMode::Copy)
     };
     let into = [(); 2].map(|()| Buffer::zeroed(DType::F32, 1).unwrap());
     let tickets = [await_one(1, &into[0]), await_one(2, &into[1])];

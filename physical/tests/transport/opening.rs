@@ -3,7 +3,7 @@
 use super::{End, label};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
-use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::transport::{ReceiveMode, Source};
 use hexagram_physical::{Buffer, TransportKind};
 
 #[test]
@@ -14,7 +14,7 @@ fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let errors = spawn(transport, 4, |world| {
             if world.rank() == 1 {
-                world.health().give_up("gave up before it opened");
+                world.health().fail_self("gave up before it opened");
                 return None;
             }
             // Over tcp a connection may be made before the other side looks at it; then the first operation fails.
@@ -48,7 +48,7 @@ fn foreign_connections_to_the_data_port_neither_delay_nor_enter() {
         let into = Buffer::zeroed(DType::F32, 1).unwrap();
         let peer = 1 - end.rank();
         let send = end.send(peer, label(0, 0, 1), &out);
-        end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap();
+        end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, ReceiveMode::Copy)).unwrap();
         end.wait(send).unwrap();
         drop(foreign);
     });

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .checkpoint import restored, saved
 from .copies import Copied
-from .initial import share_optimizers
+from .broadcast_state import share_optimizers
 from .model import model_buffers, model_frozen, named_buffers
 from .tensors import numbers, span
 

@@ -19,7 +19,7 @@ from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
 from .tensors import readable, span
-from .worlds import Ranks, communicator_of
+from .default_world import Ranks, communicator_of
 
 
 class HookState:

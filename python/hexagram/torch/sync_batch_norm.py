@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hexagram import Communicator, UsageError
 
 from .tensors import span
-from .worlds import Ranks, communicator_of
+from .default_world import Ranks, communicator_of
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -1,11 +1,11 @@
 //! Averages in the background: the mean over ranks of a snapshot, while this rank continues its computation.
 
-use super::home::Home;
-use crate::communicator::{Argument, Call, Comm, Communicator};
+use super::closable_owner::ClosableOwner;
+use crate::communicator::{CallOptions, Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::Encoding;
 use crate::error::{exception, usage};
 use crate::memory::Operand;
-use crate::work::{Value, Work, interruptible};
+use crate::work::{Work, WorkValue, interruptible};
 use crate::world::{Closes, World};
 use hexagram::{Buffer, ReduceOp, Result, asynchronous};
 use pyo3::prelude::*;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Background {
     all: Communicator,
-    home: Arc<Home<Means>>,
+    home: Arc<ClosableOwner<SharedBackground>>,
 }
 
-type Means = Mutex<asynchronous::Background>;
+type SharedBackground = Mutex<asynchronous::Background>;
 
 /// A mean in progress, to apply to its elements.
 ///
@@ -27,11 +27,11 @@ type Means = Mutex<asynchronous::Background>;
 pub(crate) struct Average {
     work: Py<Work>,
     elements: Py<PyAny>,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<MeanProgress>>,
 }
 
 /// Progress of an average.
-enum Found {
+enum MeanProgress {
     Nothing,
     /// All ranks agreed not to begin it.
     Aborted,
@@ -42,7 +42,7 @@ enum Found {
     Applied,
 }
 
-impl Closes for Home<Means> {
+impl Closes for ClosableOwner<SharedBackground> {
     fn close(&self) -> Result<()> {
         // Waits for averages in progress.
         drop(self.take());
@@ -62,16 +62,16 @@ impl World {
     /// True
     fn background(&self, py: Python<'_>) -> PyResult<Background> {
         let all = self.all();
-        let start = async |comm: &Comm| asynchronous::Background::start(comm).await;
+        let start = async |comm: &InnerCommunicator| asynchronous::Background::start(comm).await;
         let made = all.make(py, "background", start)?;
-        let home = Home::new("background thread", Mutex::new(made));
+        let home = ClosableOwner::new("background thread", Mutex::new(made));
         self.member().keep(Arc::clone(&home) as Arc<dyn Closes>);
         Ok(Background { all, home })
     }
 }
 
 /// Returns the elements of an argument for writing a mean.
-fn floats(elements: Argument) -> PyResult<Operand> {
+fn floats(elements: ElementsArgument) -> PyResult<Operand> {
     let operand = Operand::output(elements)?;
     if operand.dtype().is_float() {
         return Ok(operand);
@@ -88,7 +88,7 @@ impl Background {
     ///
     /// Raises `UsageError` unless the elements are floats, and for read-only elements.
     #[pyo3(signature = (elements, encoding = None))]
-    fn mean(&self, elements: Argument, encoding: Option<&Encoding>) -> PyResult<Average> {
+    fn mean(&self, elements: ElementsArgument, encoding: Option<&Encoding>) -> PyResult<Average> {
         let py = elements.py();
         let running = self.home.get(py)?;
         let operand = floats(elements)?;
@@ -97,7 +97,7 @@ impl Background {
             let snapshot = operand.copied()?;
             drop(operand);
             let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(running.call(async move |comm: &Comm| {
+            Ok(running.call(async move |comm: &InnerCommunicator| {
                 let mut mean = snapshot.copied()?;
                 match slot {
                     None => comm.all_reduce(&mut mean, ReduceOp::Mean).await?,
@@ -112,16 +112,16 @@ impl Background {
             }))
         });
         let pending = pending.map_err(|error: hexagram::Error| exception(py, &error))?;
-        let found = Arc::new(Mutex::new(Found::Nothing));
+        let found = Arc::new(Mutex::new(MeanProgress::Nothing));
         let told = Arc::clone(&found);
-        let call = Call { what: "mean", async_op: true, timeout: None };
-        let work = self.all.run_at_once(py, call, async move |_: &Comm| {
+        let call = CallOptions { what: "mean", async_op: true, timeout: None };
+        let work = self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
             let found = match pending.await? {
-                Some((snapshot, mean)) => Found::Mean { snapshot, mean },
-                None => Found::Aborted,
+                Some((snapshot, mean)) => MeanProgress::Mean { snapshot, mean },
+                None => MeanProgress::Aborted,
             };
             *told.lock().unwrap_or_else(PoisonError::into_inner) = found;
-            Ok(Value::Nothing)
+            Ok(WorkValue::Nothing)
         })?;
         let work = work.bind(py).cast::<Work>()?.clone().unbind();
         Ok(Average { work, elements: elements.clone().unbind(), found })
@@ -168,10 +168,10 @@ impl Average {
         self.work.get().wait(py, None)?;
         let found = std::mem::replace(
             &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner),
-            Found::Applied,
+            MeanProgress::Applied,
         );
         match found {
-            Found::Mean { snapshot, mean } => {
+            MeanProgress::Mean { snapshot, mean } => {
                 let elements = Operand::output(self.elements.bind(py))?;
                 let applied = py.detach(|| {
                     let mut x = elements.write_all()?;
@@ -180,8 +180,8 @@ impl Average {
                 });
                 applied.map(|()| true).map_err(|error| exception(py, &error))
             }
-            Found::Aborted => Ok(false),
-            Found::Nothing | Found::Applied => {
+            MeanProgress::Aborted => Ok(false),
+            MeanProgress::Nothing | MeanProgress::Applied => {
                 Err(usage(py, "this mean was applied before", "begin another one"))
             }
         }

@@ -1,8 +1,8 @@
 //! The staleness clock: a rank waits if it is too many steps ahead of the slowest.
 
-use super::home::Home;
-use crate::communicator::{Call, Comm, Communicator, Returned};
-use crate::work::Value;
+use super::closable_owner::ClosableOwner;
+use crate::communicator::{CallOptions, CallResult, Communicator, InnerCommunicator};
+use crate::work::WorkValue;
 use hexagram::asynchronous;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Clock {
     all: Communicator,
-    home: Arc<Home<asynchronous::Clock>>,
+    home: Arc<ClosableOwner<asynchronous::Clock>>,
 }
 
 #[pymethods]
@@ -46,18 +46,22 @@ impl Clock {
     ///
     /// Raises `DeadlineExceeded` with the rank that is late, or `PeerFailed` with the rank that failed.
     #[pyo3(signature = (*, async_op = false))]
-    fn wait(&self, py: Python<'_>, async_op: bool) -> Returned {
+    fn wait(&self, py: Python<'_>, async_op: bool) -> CallResult {
         let clock = self.get(py)?;
-        let call = Call { what: "wait", async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| clock.wait().await.map(Value::Count))
+        let call = CallOptions { what: "wait", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
+            clock.wait().await.map(WorkValue::Count)
+        })
     }
 
     /// Waits until every rank has reached the clock of this one: call it before evaluating or saving.
     #[pyo3(signature = (*, async_op = false))]
-    fn settle(&self, py: Python<'_>, async_op: bool) -> Returned {
+    fn settle(&self, py: Python<'_>, async_op: bool) -> CallResult {
         let clock = self.get(py)?;
-        let call = Call { what: "settle", async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| clock.settle().await.map(Value::Count))
+        let call = CallOptions { what: "settle", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
+            clock.settle().await.map(WorkValue::Count)
+        })
     }
 
     /// Marks this rank as finished: no rank waits for its clock any more.
@@ -75,7 +79,7 @@ impl Clock {
 }
 
 impl Clock {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::Clock>>) -> Self {
+    pub(super) fn new(all: Communicator, home: Arc<ClosableOwner<asynchronous::Clock>>) -> Self {
         Clock { all, home }
     }
 

@@ -6,7 +6,7 @@
 
 mod background;
 mod clock;
-mod home;
+mod closable_owner;
 mod pair;
 mod server;
 mod service;

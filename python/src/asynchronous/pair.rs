@@ -1,13 +1,15 @@
 //! Pair exchanges: two ranks average their values at any time, without a third.
 
-use super::home::Home;
+use super::closable_owner::ClosableOwner;
 use super::window::{restored, states};
-use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::communicator::{
+    CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
+};
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::Saved;
+use crate::state::SavedEncoding;
 use crate::whole::ranks;
-use crate::work::Value;
+use crate::work::WorkValue;
 use hexagram::asynchronous;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct PairExchange {
     all: Communicator,
-    home: Arc<Home<asynchronous::PairExchange>>,
+    home: Arc<ClosableOwner<asynchronous::PairExchange>>,
 }
 
 #[pymethods]
@@ -36,12 +38,12 @@ impl PairExchange {
         py: Python<'_>,
         #[pyo3(from_py_with = ranks)] peer: usize,
         async_op: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let pair = self.home.get(py)?;
-        let call = Call { what: "exchange", async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| {
+        let call = CallOptions { what: "exchange", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| {
             let done = pair.exchange(peer).await?;
-            Ok(Value::Exchanged(done.mine, done.theirs))
+            Ok(WorkValue::Exchanged(done.mine, done.theirs))
         })
     }
 
@@ -52,21 +54,24 @@ impl PairExchange {
     }
 
     /// Copies the value of this rank into elements of its type and length.
-    fn load(&self, into: Argument) -> Returned {
+    fn load(&self, into: ElementsArgument) -> CallResult {
         let pair = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
-        let call = Call { what: "load", async_op: false, timeout: None };
-        self.all.run_at_once(into.py(), call, async move |_: &Comm| nothing(pair.load(&mut buffer).await))
+        let call = CallOptions { what: "load", async_op: false, timeout: None };
+        self.all.run_at_once(into.py(), call, async move |_: &InnerCommunicator| {
+            nothing(pair.load(&mut buffer).await)
+        })
     }
 
     /// Adds a local step: x ← x + weight · elements. Exchanges in progress keep it.
     #[pyo3(signature = (elements, weight = 1.0))]
-    fn add(&self, elements: Argument, weight: f64) -> Returned {
+    fn add(&self, elements: ElementsArgument, weight: f64) -> CallResult {
         let pair = self.home.get(elements.py())?;
         let buffer = Operand::input(elements)?;
-        let call = Call { what: "add", async_op: false, timeout: None };
-        self.all
-            .run_at_once(elements.py(), call, async move |_: &Comm| nothing(pair.add(weight, &buffer).await))
+        let call = CallOptions { what: "add", async_op: false, timeout: None };
+        self.all.run_at_once(elements.py(), call, async move |_: &InnerCommunicator| {
+            nothing(pair.add(weight, &buffer).await)
+        })
     }
 
     /// Returns the complete state of this rank, which can be pickled. Save on all ranks while no exchange is in
@@ -78,7 +83,7 @@ impl PairExchange {
 
     /// Continues from a `state_dict`, in a pair exchange created with the same arguments; on all ranks, before the
     /// first exchange.
-    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, SavedEncoding>) -> PyResult<()> {
         let pair = self.home.get(py)?;
         let states = restored(py, state)?;
         py.detach(|| pair.blocking().restore(states)).map_err(|error| exception(py, &error))
@@ -90,7 +95,7 @@ impl PairExchange {
 }
 
 impl PairExchange {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::PairExchange>>) -> Self {
+    pub(super) fn new(all: Communicator, home: Arc<ClosableOwner<asynchronous::PairExchange>>) -> Self {
         PairExchange { all, home }
     }
 }

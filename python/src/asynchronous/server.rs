@@ -1,12 +1,14 @@
 //! The parameter server on all ranks: each keeps a shard, and updates it by the pushes of the others.
 
-use super::home::Home;
-use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::closable_owner::ClosableOwner;
+use crate::communicator::{
+    CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
+};
 use crate::error::{exception, usage};
 use crate::memory::Operand;
-use crate::state::{Saved, dictionary};
+use crate::state::{SavedEncoding, dictionary};
 use crate::whole::count;
-use crate::work::Value;
+use crate::work::WorkValue;
 use hexagram::asynchronous::{self, Add, ServerOptions, SgdUpdate};
 use hexagram::encoding::Encoding;
 use hexagram::{Buffer, Error, Result};
@@ -25,12 +27,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Server {
     /// On its own lane, so that its calls run in order.
     all: Communicator,
-    home: Arc<Home<Kept>>,
+    home: Arc<ClosableOwner<ServerSlot>>,
     parameters: usize,
 }
 
 /// Owner of a server while no call uses it.
-type Kept = Mutex<Option<asynchronous::Server>>;
+type ServerSlot = Mutex<Option<asynchronous::Server>>;
 
 /// Encodings of pushes and pulls.
 pub(super) struct ServerCodecs {
@@ -42,7 +44,7 @@ impl ServerCodecs {
     /// Starts a server on all ranks, which adds the pushes, or treats them as gradients.
     pub(super) async fn start(
         self,
-        comm: &Comm,
+        comm: &InnerCommunicator,
         service: &asynchronous::Service,
         clock: &asynchronous::Clock,
         initial: &Buffer,
@@ -73,7 +75,12 @@ impl Server {
     ///
     /// >>> server.push(gradient)  # doctest: +SKIP
     #[pyo3(signature = (delta, start = 0, *, async_op = false))]
-    fn push(&self, delta: Argument, #[pyo3(from_py_with = count)] start: usize, async_op: bool) -> Returned {
+    fn push(
+        &self,
+        delta: ElementsArgument,
+        #[pyo3(from_py_with = count)] start: usize,
+        async_op: bool,
+    ) -> CallResult {
         let buffer = Operand::input(delta)?;
         let range = start..start.saturating_add(buffer.len());
         self.run(delta.py(), "push", async_op, async move |server: &mut asynchronous::Server| {
@@ -89,11 +96,11 @@ impl Server {
     #[pyo3(signature = (into, start = 0, *, cached = false, async_op = false))]
     fn pull(
         &self,
-        into: Argument,
+        into: ElementsArgument,
         #[pyo3(from_py_with = count)] start: usize,
         cached: bool,
         async_op: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let mut buffer = Operand::output(into)?;
         let range = start..start.saturating_add(buffer.len());
         self.run(into.py(), "pull", async_op, async move |server: &mut asynchronous::Server| {
@@ -101,7 +108,7 @@ impl Server {
                 true => server.pull_cached(range, &mut buffer).await,
                 false => server.pull(range, &mut buffer).await,
             };
-            pulled.map(|pulled| Value::Pulled(pulled.clock, pulled.versions))
+            pulled.map(|pulled| WorkValue::Pulled(pulled.clock, pulled.versions))
         })
     }
 
@@ -115,12 +122,12 @@ impl Server {
     /// Copies the parameters of this rank into `into`, f32, with the length of `shard_range`, and returns the index of
     /// the first. To save a server, call it on all ranks after `Clock.settle`; to restore it, start one with the saved
     /// values.
-    fn shard(&self, into: Argument) -> Returned {
+    fn shard(&self, into: ElementsArgument) -> CallResult {
         let buffer = Operand::output(into)?;
         self.run(into.py(), "shard", false, async move |server: &mut asynchronous::Server| {
             let (range, parameters) = server.shard().await?;
             buffer.write_all()?.copy_from(&Buffer::from_slice(&parameters)?.read_all()?)?;
-            Ok(Value::Count(range.start as u64))
+            Ok(WorkValue::Count(range.start as u64))
         })
     }
 
@@ -137,7 +144,7 @@ impl Server {
         if state.is_empty() {
             return Ok(());
         }
-        let state = state.extract::<Saved>()?.state(py)?;
+        let state = state.extract::<SavedEncoding>()?.state(py)?;
         let mut server = self.take(py)?;
         let restored = server.pushed().map(|encoding| *encoding.state_mut() = state);
         self.put(py, server)?;
@@ -152,7 +159,7 @@ impl Server {
 }
 
 impl Server {
-    pub(super) fn new(all: &Communicator, home: Arc<Home<Kept>>, parameters: usize) -> Self {
+    pub(super) fn new(all: &Communicator, home: Arc<ClosableOwner<ServerSlot>>, parameters: usize) -> Self {
         // Calls on these lanes are not collectives, so they need no tags.
         static LANES: AtomicUsize = AtomicUsize::new(0);
         let lane = usize::MAX - LANES.fetch_add(1, Ordering::Relaxed);
@@ -165,10 +172,10 @@ impl Server {
         py: Python<'_>,
         what: &'static str,
         async_op: bool,
-        work: impl AsyncFnOnce(&mut asynchronous::Server) -> Result<Value> + Send + 'static,
-    ) -> Returned {
+        work: impl AsyncFnOnce(&mut asynchronous::Server) -> Result<WorkValue> + Send + 'static,
+    ) -> CallResult {
         let kept = self.home.get(py)?;
-        self.all.run(py, Call { what, async_op, timeout: None }, async move |_: &Comm| {
+        self.all.run(py, CallOptions { what, async_op, timeout: None }, async move |_: &InnerCommunicator| {
             let mut server = take(&kept)?;
             let outcome = work(&mut server).await;
             put(&kept, server);
@@ -186,11 +193,11 @@ impl Server {
     }
 }
 
-fn take(kept: &Kept) -> Result<asynchronous::Server> {
+fn take(kept: &ServerSlot) -> Result<asynchronous::Server> {
     let taken = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
     taken.ok_or_else(|| Error::usage("this server is in use by another call", "wait for that call first"))
 }
 
-fn put(kept: &Kept, server: asynchronous::Server) {
+fn put(kept: &ServerSlot, server: asynchronous::Server) {
     *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
 }

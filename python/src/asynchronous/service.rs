@@ -1,11 +1,11 @@
 //! The service: one thread of a rank that answers the requests of the other ranks, and the objects created from it.
 
 use super::clock::Clock;
-use super::home::{Empties, Home};
+use super::closable_owner::{ClosableOwner, Empties};
 use super::pair::PairExchange;
 use super::server::{Server, ServerCodecs};
 use super::window::Window;
-use crate::communicator::{Argument, Comm, Communicator};
+use crate::communicator::{Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::make;
 use crate::error::exception;
 use crate::memory::Operand;
@@ -22,16 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Service {
     all: Communicator,
-    running: Arc<Running>,
+    running: Arc<RunningService>,
 }
 
 /// A service, and the objects created from it.
-struct Running {
-    service: Arc<Home<asynchronous::Service>>,
+struct RunningService {
+    service: Arc<ClosableOwner<asynchronous::Service>>,
     made: Mutex<Vec<Weak<dyn Empties>>>,
 }
 
-impl Closes for Running {
+impl Closes for RunningService {
     fn close(&self) -> Result<()> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         // No rank waits for a dropped clock.
@@ -52,9 +52,10 @@ impl World {
     /// ...     pair = service.pair_exchange(numpy.zeros(3))
     fn service(&self, py: Python<'_>) -> PyResult<Service> {
         let all = self.all();
-        let service =
-            all.make(py, "service", async |comm: &Comm| asynchronous::Service::start(comm).await)?;
-        let running = Running { service: Home::new("service", service), made: Mutex::default() };
+        let service = all
+            .make(py, "service", async |comm: &InnerCommunicator| asynchronous::Service::start(comm).await)?;
+        let running =
+            RunningService { service: ClosableOwner::new("service", service), made: Mutex::default() };
         let running = Arc::new(running);
         self.member().keep(Arc::clone(&running) as Arc<dyn Closes>);
         Ok(Service { all, running })
@@ -73,7 +74,7 @@ impl Service {
     #[pyo3(signature = (value, sources = None, *, codec = None, feedback = "none", seed = 0))]
     fn window(
         &self,
-        value: Argument,
+        value: ElementsArgument,
         #[pyo3(from_py_with = ranks)] sources: Option<Vec<usize>>,
         codec: Option<&str>,
         feedback: &str,
@@ -86,7 +87,7 @@ impl Service {
         let encoding = encoding(py, codec, feedback, seed)?;
         let buffer = Operand::input(value)?;
         let named = sources.clone();
-        let made = self.all.make(py, "window", async move |comm: &Comm| {
+        let made = self.all.make(py, "window", async move |comm: &InnerCommunicator| {
             asynchronous::Window::create(comm, &service, &buffer, &named, encoding).await
         })?;
         Ok(Window::new(self.all.lane(0), self.keep("window", made), sources))
@@ -100,7 +101,7 @@ impl Service {
     #[pyo3(signature = (value, *, locked = false, codec = None, feedback = "none", seed = 0))]
     fn pair_exchange(
         &self,
-        value: Argument,
+        value: ElementsArgument,
         locked: bool,
         codec: Option<&str>,
         feedback: &str,
@@ -110,7 +111,7 @@ impl Service {
         let service = self.running.service.get(py)?;
         let encoding = encoding(py, codec, feedback, seed)?;
         let buffer = Operand::input(value)?;
-        let made = self.all.make(py, "pair_exchange", async move |comm: &Comm| {
+        let made = self.all.make(py, "pair_exchange", async move |comm: &InnerCommunicator| {
             let options = asynchronous::PairOptions { locked, encoding };
             asynchronous::PairExchange::create(comm, &service, &buffer, options).await
         })?;
@@ -123,7 +124,7 @@ impl Service {
     fn clock(&self, py: Python<'_>, #[pyo3(from_py_with = count)] staleness: Option<u64>) -> PyResult<Clock> {
         let service = self.running.service.get(py)?;
         let staleness = staleness.unwrap_or(asynchronous::Clock::UNBOUNDED);
-        let made = self.all.make(py, "clock", async move |comm: &Comm| {
+        let made = self.all.make(py, "clock", async move |comm: &InnerCommunicator| {
             asynchronous::Clock::start(comm, &service, staleness).await
         })?;
         Ok(Clock::new(self.all.lane(0), self.keep("clock", made)))
@@ -144,7 +145,7 @@ impl Service {
     fn server(
         &self,
         clock: &Clock,
-        initial: Argument,
+        initial: ElementsArgument,
         rate: Option<f32>,
         push_codec: Option<&str>,
         push_feedback: &str,
@@ -160,7 +161,7 @@ impl Service {
         };
         let buffer = Operand::input(initial)?;
         let parameters = buffer.len();
-        let made = self.all.make(py, "server", async move |comm: &Comm| {
+        let made = self.all.make(py, "server", async move |comm: &InnerCommunicator| {
             codecs.start(comm, &service, &clock, &buffer, rate).await
         })?;
         Ok(Server::new(&self.all, self.keep("server", Mutex::new(Some(made))), parameters))
@@ -193,8 +194,8 @@ impl Service {
 
 impl Service {
     /// Keeps an object until the service is closed.
-    fn keep<T: Send + Sync + 'static>(&self, what: &'static str, made: T) -> Arc<Home<T>> {
-        let home = Home::new(what, made);
+    fn keep<T: Send + Sync + 'static>(&self, what: &'static str, made: T) -> Arc<ClosableOwner<T>> {
+        let home = ClosableOwner::new(what, made);
         let weak = Arc::downgrade(&home) as Weak<dyn Empties>;
         let mut made = self.running.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.retain(|other| other.strong_count() > 0);

@@ -1,10 +1,12 @@
 //! Windows: memory of a rank that its neighbours write and read while it computes.
 
-use super::home::Home;
-use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::closable_owner::ClosableOwner;
+use crate::communicator::{
+    CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing,
+};
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::{Saved, dictionary};
+use crate::state::{SavedEncoding, dictionary};
 use crate::whole::ranks;
 use hexagram::{Result, asynchronous};
 use pyo3::prelude::*;
@@ -19,13 +21,13 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Window {
     all: Communicator,
-    home: Arc<Home<asynchronous::Window>>,
+    home: Arc<ClosableOwner<asynchronous::Window>>,
     sources: Vec<usize>,
 }
 
 /// Ranks, each with its weight or a default.
 #[derive(FromPyObject)]
-pub(super) enum Peers<'py> {
+pub(super) enum WindowPeers<'py> {
     Weighted(Bound<'py, PyDict>),
     Ranks(Vec<usize>),
 }
@@ -62,7 +64,13 @@ impl Window {
     ///
     /// >>> window.put({1: 0.5, 3: 0.5})  # doctest: +SKIP
     #[pyo3(signature = (to = None, self_weight = 1.0, *, async_op = false))]
-    fn put(&self, py: Python<'_>, to: Option<Peers<'_>>, self_weight: f64, async_op: bool) -> Returned {
+    fn put(
+        &self,
+        py: Python<'_>,
+        to: Option<WindowPeers<'_>>,
+        self_weight: f64,
+        async_op: bool,
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let to = weights(to, || window.destinations(), 1.0)?;
         self.run(py, "put", async_op, async move || window.put(self_weight, &to).await)
@@ -74,10 +82,10 @@ impl Window {
     fn accumulate(
         &self,
         py: Python<'_>,
-        to: Option<Peers<'_>>,
+        to: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         async_op: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let share = 1.0 / (window.destinations().len() + 1) as f64;
         let to = weights(to, || window.destinations(), share)?;
@@ -89,7 +97,7 @@ impl Window {
     /// Fetches the values of `sources`, a dictionary of weights by rank, or ranks (weight 1): y ← w x and q ← w p here.
     /// Default: all sources.
     #[pyo3(signature = (sources = None, *, async_op = false))]
-    fn get(&self, py: Python<'_>, sources: Option<Peers<'_>>, async_op: bool) -> Returned {
+    fn get(&self, py: Python<'_>, sources: Option<WindowPeers<'_>>, async_op: bool) -> CallResult {
         let window = self.home.get(py)?;
         let from = weights(sources, || self.sources.clone(), 1.0)?;
         self.run(py, "get", async_op, async move || window.get(&from).await)
@@ -101,10 +109,10 @@ impl Window {
     fn update(
         &self,
         py: Python<'_>,
-        sources: Option<Peers<'_>>,
+        sources: Option<WindowPeers<'_>>,
         self_weight: Option<f64>,
         reset: bool,
-    ) -> Returned {
+    ) -> CallResult {
         let window = self.home.get(py)?;
         let share = 1.0 / (self.sources.len() + 1) as f64;
         let from = weights(sources, || self.sources.clone(), share)?;
@@ -114,13 +122,13 @@ impl Window {
     }
 
     /// Moves all accumulated values: x ← x + Σ y and p ← p + Σ q, then y and q are set to 0.
-    fn collect(&self, py: Python<'_>) -> Returned {
+    fn collect(&self, py: Python<'_>) -> CallResult {
         let window = self.home.get(py)?;
         self.run(py, "collect", false, async move || window.collect().await)
     }
 
     /// Copies the value x of this rank into elements of its type and length.
-    fn load(&self, into: Argument) -> Returned {
+    fn load(&self, into: ElementsArgument) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load", false, async move || window.load(&mut buffer).await)
@@ -128,14 +136,18 @@ impl Window {
 
     /// Computes the push-sum estimate of the mean, x ÷ p, into elements of its type and length. Raises `UsageError` if
     /// p is 0.
-    fn estimate(&self, into: Argument) -> Returned {
+    fn estimate(&self, into: ElementsArgument) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "estimate", false, async move || window.estimate(&mut buffer).await)
     }
 
     /// Copies the buffer y of rank `source` into elements of its type and length.
-    fn load_neighbour(&self, #[pyo3(from_py_with = ranks)] source: usize, into: Argument) -> Returned {
+    fn load_neighbour(
+        &self,
+        #[pyo3(from_py_with = ranks)] source: usize,
+        into: ElementsArgument,
+    ) -> CallResult {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load_neighbour", false, async move || {
@@ -144,7 +156,7 @@ impl Window {
     }
 
     /// Replaces the value x of this rank; p does not change.
-    fn store(&self, value: Argument) -> Returned {
+    fn store(&self, value: ElementsArgument) -> CallResult {
         let window = self.home.get(value.py())?;
         let buffer = Operand::input(value)?;
         self.run(value.py(), "store", false, async move || window.store(&buffer).await)
@@ -152,7 +164,7 @@ impl Window {
 
     /// Adds to the value of this rank: x ← x + weight · elements.
     #[pyo3(signature = (elements, weight = 1.0))]
-    fn add(&self, elements: Argument, weight: f64) -> Returned {
+    fn add(&self, elements: ElementsArgument, weight: f64) -> CallResult {
         let window = self.home.get(elements.py())?;
         let buffer = Operand::input(elements)?;
         self.run(elements.py(), "add", false, async move || window.add(weight, &buffer).await)
@@ -167,7 +179,7 @@ impl Window {
 
     /// Continues from a `state_dict`, in a window created with the same arguments; on all ranks, before anything is
     /// sent.
-    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
+    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, SavedEncoding>) -> PyResult<()> {
         let window = self.home.get(py)?;
         let states = restored(py, state)?;
         py.detach(|| window.blocking().restore(states)).map_err(|error| exception(py, &error))
@@ -179,7 +191,11 @@ impl Window {
 }
 
 impl Window {
-    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::Window>>, sources: Vec<usize>) -> Self {
+    pub(super) fn new(
+        all: Communicator,
+        home: Arc<ClosableOwner<asynchronous::Window>>,
+        sources: Vec<usize>,
+    ) -> Self {
         Window { all, home, sources }
     }
 
@@ -189,23 +205,23 @@ impl Window {
         what: &'static str,
         async_op: bool,
         work: impl AsyncFnOnce() -> Result<()> + Send + 'static,
-    ) -> Returned {
-        let call = Call { what, async_op, timeout: None };
-        self.all.run_at_once(py, call, async move |_: &Comm| nothing(work().await))
+    ) -> CallResult {
+        let call = CallOptions { what, async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &InnerCommunicator| nothing(work().await))
     }
 }
 
 /// Returns ranks with their weights; `usual` for those without.
 fn weights(
-    peers: Option<Peers<'_>>,
+    peers: Option<WindowPeers<'_>>,
     all: impl FnOnce() -> Vec<usize>,
     usual: f64,
 ) -> PyResult<Vec<(usize, f64)>> {
     let ranks = match peers {
-        Some(Peers::Weighted(weights)) => {
+        Some(WindowPeers::Weighted(weights)) => {
             return weights.iter().map(|(rank, weight)| Ok((rank.extract()?, weight.extract()?))).collect();
         }
-        Some(Peers::Ranks(ranks)) => ranks,
+        Some(WindowPeers::Ranks(ranks)) => ranks,
         None => all(),
     };
     Ok(ranks.into_iter().map(|rank| (rank, usual)).collect())
@@ -226,7 +242,7 @@ pub(super) fn states<'py>(
 /// Returns the states of a dictionary.
 pub(super) fn restored(
     py: Python<'_>,
-    saved: BTreeMap<String, Saved>,
+    saved: BTreeMap<String, SavedEncoding>,
 ) -> PyResult<Vec<(String, hexagram::encoding::State)>> {
     saved.into_iter().map(|(name, saved)| Ok((name, saved.state(py)?))).collect()
 }

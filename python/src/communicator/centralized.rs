@@ -1,6 +1,6 @@
 //! Collectives between all ranks.
 
-use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
 use crate::dtype::reduction;
 use crate::memory::Operand;
 use crate::whole::{count, ranks};
@@ -12,37 +12,41 @@ impl Communicator {
     #[pyo3(signature = (mine, all = None, *, root, async_op = false, timeout = None))]
     fn gather(
         &self,
-        mine: Argument,
-        all: Option<Argument>,
+        mine: ElementsArgument,
+        all: Option<ElementsArgument>,
         #[pyo3(from_py_with = ranks)] root: usize,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut from = Operand::input(mine)?;
         let mut to = all.map(Operand::output).transpose()?;
         if let Some(to) = &to {
             from = from.apart_from(mine.py(), to)?;
         }
-        self.run(mine.py(), Call { what: "gather", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.gather(&from, to.as_deref_mut(), root).await)
-        })
+        self.run(
+            mine.py(),
+            CallOptions { what: "gather", async_op, timeout },
+            async move |comm: &InnerCommunicator| nothing(comm.gather(&from, to.as_deref_mut(), root).await),
+        )
     }
 
     /// Scatters block r of `all` on rank `root` to `mine` of rank r; only the root passes `all`.
     #[pyo3(signature = (all, mine, *, root, async_op = false, timeout = None))]
     fn scatter(
         &self,
-        all: Option<Argument>,
-        mine: Argument,
+        all: Option<ElementsArgument>,
+        mine: ElementsArgument,
         #[pyo3(from_py_with = ranks)] root: usize,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut to = Operand::output(mine)?;
         let from = all.map(|all| Operand::input(all)?.apart_from(mine.py(), &to)).transpose()?;
-        self.run(mine.py(), Call { what: "scatter", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.scatter(from.as_deref(), &mut to, root).await)
-        })
+        self.run(
+            mine.py(),
+            CallOptions { what: "scatter", async_op, timeout },
+            async move |comm: &InnerCommunicator| nothing(comm.scatter(from.as_deref(), &mut to, root).await),
+        )
     }
 
     /// Gathers `mine` of all ranks in `all` on every rank, in rank order. `counts[r]` is the number of elements of rank
@@ -54,16 +58,16 @@ impl Communicator {
     #[pyo3(signature = (mine, all, counts, *, async_op = false, timeout = None))]
     fn all_gather_v(
         &self,
-        mine: Argument,
-        all: Argument,
+        mine: ElementsArgument,
+        all: ElementsArgument,
         #[pyo3(from_py_with = count)] counts: Vec<usize>,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut to = Operand::output(all)?;
         let from = Operand::input(mine)?.apart_from(all.py(), &to)?;
-        let call = Call { what: "all_gather_v", async_op, timeout };
-        self.run(mine.py(), call, async move |comm: &Comm| {
+        let call = CallOptions { what: "all_gather_v", async_op, timeout };
+        self.run(mine.py(), call, async move |comm: &InnerCommunicator| {
             nothing(comm.all_gather_v(&from, &mut to, &counts).await)
         })
     }
@@ -73,35 +77,41 @@ impl Communicator {
     #[pyo3(signature = (all, counts, mine, op = "sum", *, async_op = false, timeout = None))]
     fn reduce_scatter_v(
         &self,
-        all: Argument,
+        all: ElementsArgument,
         #[pyo3(from_py_with = count)] counts: Vec<usize>,
-        mine: Argument,
+        mine: ElementsArgument,
         op: &str,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let py = mine.py();
         let op = reduction(py, op)?;
         let mut to = Operand::output(mine)?;
         let from = Operand::input(all)?.apart_from(mine.py(), &to)?;
-        self.run(py, Call { what: "reduce_scatter_v", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.reduce_scatter_v(&from, &counts, &mut to, op).await)
-        })
+        self.run(
+            py,
+            CallOptions { what: "reduce_scatter_v", async_op, timeout },
+            async move |comm: &InnerCommunicator| {
+                nothing(comm.reduce_scatter_v(&from, &counts, &mut to, op).await)
+            },
+        )
     }
 
     /// Sends block s of `sent` to rank s, and receives block r of `received` from rank r. Both have `size` blocks.
     #[pyo3(signature = (sent, received, *, async_op = false, timeout = None))]
     fn all_to_all(
         &self,
-        sent: Argument,
-        received: Argument,
+        sent: ElementsArgument,
+        received: ElementsArgument,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut to = Operand::output(received)?;
         let from = Operand::input(sent)?.apart_from(received.py(), &to)?;
-        let call = Call { what: "all_to_all", async_op, timeout };
-        self.run(sent.py(), call, async move |comm: &Comm| nothing(comm.all_to_all(&from, &mut to).await))
+        let call = CallOptions { what: "all_to_all", async_op, timeout };
+        self.run(sent.py(), call, async move |comm: &InnerCommunicator| {
+            nothing(comm.all_to_all(&from, &mut to).await)
+        })
     }
 
     /// Sends `send_counts[r]` elements to rank r, and receives `recv_counts[r]` from it, both in rank order. Raises
@@ -109,24 +119,28 @@ impl Communicator {
     #[pyo3(signature = (sent, send_counts, received, recv_counts, *, async_op = false, timeout = None))]
     fn all_to_all_v(
         &self,
-        sent: Argument,
+        sent: ElementsArgument,
         #[pyo3(from_py_with = count)] send_counts: Vec<usize>,
-        received: Argument,
+        received: ElementsArgument,
         #[pyo3(from_py_with = count)] recv_counts: Vec<usize>,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut to = Operand::output(received)?;
         let from = Operand::input(sent)?.apart_from(received.py(), &to)?;
-        self.run(sent.py(), Call { what: "all_to_all_v", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.all_to_all_v(&from, &send_counts, &mut to, &recv_counts).await)
-        })
+        self.run(
+            sent.py(),
+            CallOptions { what: "all_to_all_v", async_op, timeout },
+            async move |comm: &InnerCommunicator| {
+                nothing(comm.all_to_all_v(&from, &send_counts, &mut to, &recv_counts).await)
+            },
+        )
     }
 
     /// Returns after every rank has called it.
     #[pyo3(signature = (*, async_op = false, timeout = None))]
-    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<f64>) -> Returned {
-        let call = Call { what: "barrier", async_op, timeout };
-        self.run(py, call, async move |comm: &Comm| nothing(comm.barrier().await))
+    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<f64>) -> CallResult {
+        let call = CallOptions { what: "barrier", async_op, timeout };
+        self.run(py, call, async move |comm: &InnerCommunicator| nothing(comm.barrier().await))
     }
 }

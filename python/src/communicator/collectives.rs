@@ -2,13 +2,13 @@
 //! first, then among one leader of each host, and encode only messages between hosts.
 
 use super::encoded::gossip_options;
-use super::hierarchy::{Hierarchy, Hosts};
-use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::hierarchy::{Hierarchy, InnerHierarchy};
+use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
 use crate::dtype::{graph, reduction};
 use crate::encoding::{Encoding, LinearEncoding};
 use crate::memory::Operand;
 use crate::whole::{count, ranks};
-use crate::work::Value;
+use crate::work::WorkValue;
 use pyo3::prelude::*;
 
 /// Adds the collectives to a class, with the type on which its operations run.
@@ -23,11 +23,11 @@ macro_rules! collectives {
             ///
             /// Raises `Mismatch` on all ranks if they differ in count, type or reduction; `PeerFailed` if a rank dies.
             #[pyo3(signature = (elements, op = "sum", *, async_op = false, timeout = None))]
-            fn all_reduce(&self, elements: Argument, op: &str, async_op: bool, timeout: Option<f64>) -> Returned {
+            fn all_reduce(&self, elements: ElementsArgument, op: &str, async_op: bool, timeout: Option<f64>) -> CallResult {
                 let py = elements.py();
                 let op = reduction(py, op)?;
                 let mut buffer = Operand::output(elements)?;
-                self.run(py, Call { what: "all_reduce", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "all_reduce", async_op, timeout }, async move |on: &$On| {
                     nothing(on.all_reduce(&mut buffer, op).await)
                 })
             }
@@ -37,26 +37,26 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
             fn reduce(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 op: &str,
                 #[pyo3(from_py_with = ranks)] root: usize,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let op = reduction(py, op)?;
                 let mut buffer = Operand::output(elements)?;
-                self.run(py, Call { what: "reduce", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "reduce", async_op, timeout }, async move |on: &$On| {
                     nothing(on.reduce(&mut buffer, op, root).await)
                 })
             }
 
             /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
             #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
-            fn broadcast(&self, elements: Argument, #[pyo3(from_py_with = ranks)] root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
+            fn broadcast(&self, elements: ElementsArgument, #[pyo3(from_py_with = ranks)] root: usize, async_op: bool, timeout: Option<f64>) -> CallResult {
                 let is_root = self.rank() == root;
                 let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
-                let call = Call { what: "broadcast", async_op, timeout };
+                let call = CallOptions { what: "broadcast", async_op, timeout };
                 self.run(elements.py(), call, async move |on: &$On| {
                     nothing(on.broadcast(&mut buffer, root).await)
                 })
@@ -64,10 +64,10 @@ macro_rules! collectives {
 
             /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
             #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
-            fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
+            fn all_gather(&self, mine: ElementsArgument, all: ElementsArgument, async_op: bool, timeout: Option<f64>) -> CallResult {
                 let mut to = Operand::output(all)?;
                 let from = Operand::input(mine)?.apart_from(all.py(), &to)?;
-                let call = Call { what: "all_gather", async_op, timeout };
+                let call = CallOptions { what: "all_gather", async_op, timeout };
                 self.run(mine.py(), call, async move |on: &$On| nothing(on.all_gather(&from, &mut to).await))
             }
 
@@ -75,17 +75,17 @@ macro_rules! collectives {
             #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
             fn reduce_scatter(
                 &self,
-                all: Argument,
-                mine: Argument,
+                all: ElementsArgument,
+                mine: ElementsArgument,
                 op: &str,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = mine.py();
                 let op = reduction(py, op)?;
                 let mut to = Operand::output(mine)?;
                 let from = Operand::input(all)?.apart_from(mine.py(), &to)?;
-                self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "reduce_scatter", async_op, timeout }, async move |on: &$On| {
                     nothing(on.reduce_scatter(&from, &mut to, op).await)
                 })
             }
@@ -96,17 +96,17 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
             fn all_reduce_encoded(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 encoding: &Encoding,
                 op: &str,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let op = reduction(py, op)?;
                 let mut buffer = Operand::output(elements)?;
                 let slot = encoding.slot();
-                self.run(py, Call { what: "all_reduce_encoded", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "all_reduce_encoded", async_op, timeout }, async move |on: &$On| {
                     nothing(
                         slot.lend(async |encoding| on.all_reduce_encoded(&mut buffer, op, encoding).await).await,
                     )
@@ -118,17 +118,17 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
             fn all_reduce_sparse(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 encoding: &Encoding,
                 op: &str,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let op = reduction(py, op)?;
                 let mut buffer = Operand::output(elements)?;
                 let slot = encoding.slot();
-                self.run(py, Call { what: "all_reduce_sparse", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "all_reduce_sparse", async_op, timeout }, async move |on: &$On| {
                     nothing(
                         slot.lend(async |encoding| on.all_reduce_sparse(&mut buffer, op, encoding).await).await,
                     )
@@ -140,17 +140,17 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
             fn all_reduce_linear(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 encoding: &LinearEncoding,
                 op: &str,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let op = reduction(py, op)?;
                 let mut buffer = Operand::output(elements)?;
                 let slot = encoding.slot();
-                self.run(py, Call { what: "all_reduce_linear", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "all_reduce_linear", async_op, timeout }, async move |on: &$On| {
                     nothing(
                         slot.lend(async |encoding| on.all_reduce_linear(&mut buffer, op, encoding).await).await,
                     )
@@ -163,16 +163,16 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, graph, step, *, async_op = false, timeout = None))]
             fn gossip(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 graph: &str,
                 #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let schedule = self::graph(py, graph)?;
                 let mut buffer = Operand::output(elements)?;
-                self.run(py, Call { what: "gossip", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "gossip", async_op, timeout }, async move |on: &$On| {
                     nothing(on.gossip(&mut buffer, &*schedule, step).await)
                 })
             }
@@ -182,20 +182,20 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, weight, graph, step, *, async_op = false, timeout = None))]
             fn push_sum(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 weight: f64,
                 graph: &str,
                 #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let schedule = self::graph(py, graph)?;
                 let mut buffer = Operand::output(elements)?;
-                self.run(py, Call { what: "push_sum", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "push_sum", async_op, timeout }, async move |on: &$On| {
                     let mut weight = weight;
                     on.push_sum(&mut buffer, &mut weight, &*schedule, step).await?;
-                    Ok(Value::Number(weight))
+                    Ok(WorkValue::Number(weight))
                 })
             }
 
@@ -209,7 +209,7 @@ macro_rules! collectives {
             #[allow(clippy::too_many_arguments, reason = "Python names them")]
             fn gossip_encoded(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 encoding: &Encoding,
                 graph: &str,
                 #[pyo3(from_py_with = count)] step: u64,
@@ -217,13 +217,13 @@ macro_rules! collectives {
                 difference: &str,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let schedule = self::graph(py, graph)?;
                 let options = gossip_options(py, consensus, difference)?;
                 let mut buffer = Operand::output(elements)?;
                 let slot = encoding.slot();
-                self.run(py, Call { what: "gossip_encoded", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "gossip_encoded", async_op, timeout }, async move |on: &$On| {
                     let mix = async |encoding: &mut _| {
                         on.gossip_encoded(&mut buffer, &*schedule, step, encoding, options).await
                     };
@@ -237,18 +237,18 @@ macro_rules! collectives {
             #[pyo3(signature = (elements, encoding, graph, step, *, async_op = false, timeout = None))]
             fn gossip_synchronize(
                 &self,
-                elements: Argument,
+                elements: ElementsArgument,
                 encoding: &Encoding,
                 graph: &str,
                 #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
-            ) -> Returned {
+            ) -> CallResult {
                 let py = elements.py();
                 let schedule = self::graph(py, graph)?;
                 let buffer = Operand::input(elements)?;
                 let slot = encoding.slot();
-                self.run(py, Call { what: "gossip_synchronize", async_op, timeout }, async move |on: &$On| {
+                self.run(py, CallOptions { what: "gossip_synchronize", async_op, timeout }, async move |on: &$On| {
                     let begin =
                         async |encoding: &mut _| on.gossip_synchronize(&buffer, &*schedule, step, encoding).await;
                     nothing(slot.lend(begin).await)
@@ -257,5 +257,5 @@ macro_rules! collectives {
         }
     };
 }
-collectives!(Communicator, Comm);
-collectives!(Hierarchy, Hosts);
+collectives!(Communicator, InnerCommunicator);
+collectives!(Hierarchy, InnerHierarchy);

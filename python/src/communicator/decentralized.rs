@@ -1,6 +1,6 @@
 //! Averages with neighbours on a graph.
 
-use super::{Call, Comm, Communicator, Returned, nothing};
+use super::{CallOptions, CallResult, Communicator, InnerCommunicator, nothing};
 use crate::memory::{lent_to_read, lent_to_write};
 use crate::whole::ranks;
 use hexagram::Buffer;
@@ -18,11 +18,15 @@ impl Communicator {
         incoming: Vec<Bound<'_, PyAny>>,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let outgoing = outgoing.iter().map(lent_to_read).collect::<PyResult<Vec<Buffer>>>()?;
         let incoming = incoming.iter().map(lent_to_write).collect::<PyResult<Vec<Buffer>>>()?;
-        self.run(py, Call { what: "neighbour_exchange", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.neighbour_exchange(&neighbours, &outgoing, &incoming).await)
-        })
+        self.run(
+            py,
+            CallOptions { what: "neighbour_exchange", async_op, timeout },
+            async move |comm: &InnerCommunicator| {
+                nothing(comm.neighbour_exchange(&neighbours, &outgoing, &incoming).await)
+            },
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! Collectives and averages in low precision.
 
-use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
 use crate::encoding::Encoding;
 use crate::error::usage;
 use crate::memory::Operand;
@@ -15,17 +15,17 @@ impl Communicator {
     #[pyo3(signature = (value, mean, encoding, *, async_op = false, timeout = None))]
     fn mean_kept_encoded(
         &self,
-        value: Argument,
-        mean: Argument,
+        value: ElementsArgument,
+        mean: ElementsArgument,
         encoding: &Encoding,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut value_buffer = Operand::output(value)?;
         let mut mean_buffer = Operand::output(mean)?;
         let slot = encoding.slot();
-        let call = Call { what: "mean_kept_encoded", async_op, timeout };
-        self.run(value.py(), call, async move |comm: &Comm| {
+        let call = CallOptions { what: "mean_kept_encoded", async_op, timeout };
+        self.run(value.py(), call, async move |comm: &InnerCommunicator| {
             nothing(
                 slot.lend(async |encoding| {
                     comm.mean_kept_encoded(&mut value_buffer, &mut mean_buffer, encoding).await
@@ -37,10 +37,12 @@ impl Communicator {
 
     /// Replaces each f32 element by its majority sign over the ranks.
     #[pyo3(signature = (elements, *, async_op = false, timeout = None))]
-    fn majority_vote(&self, elements: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
+    fn majority_vote(&self, elements: ElementsArgument, async_op: bool, timeout: Option<f64>) -> CallResult {
         let mut buffer = Operand::output(elements)?;
-        let call = Call { what: "majority_vote", async_op, timeout };
-        self.run(elements.py(), call, async move |comm: &Comm| nothing(comm.majority_vote(&mut buffer).await))
+        let call = CallOptions { what: "majority_vote", async_op, timeout };
+        self.run(elements.py(), call, async move |comm: &InnerCommunicator| {
+            nothing(comm.majority_vote(&mut buffer).await)
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The group itself: its ranks, its lanes, its subgroups, and their shared memory.
 
-use super::{Call, Comm, Communicator, Hierarchy};
+use super::{CallOptions, Communicator, Hierarchy, InnerCommunicator};
 use crate::dtype::dtype;
 use crate::memory::Memory;
 use crate::whole::{count, ranks};
@@ -49,7 +49,9 @@ impl Communicator {
         key: i64,
         timeout: Option<f64>,
     ) -> PyResult<Option<Self>> {
-        self.make_group(py, "split", timeout, async move |comm: &Comm| comm.split(color, key).await)
+        self.make_group(py, "split", timeout, async move |comm: &InnerCommunicator| {
+            comm.split(color, key).await
+        })
     }
 
     /// Creates the group of some ranks of this one, in the given order; returns `None` on the others. A collective
@@ -61,7 +63,9 @@ impl Communicator {
         #[pyo3(from_py_with = ranks)] ranks: Vec<usize>,
         timeout: Option<f64>,
     ) -> PyResult<Option<Self>> {
-        self.make_group(py, "subgroup", timeout, async move |comm: &Comm| comm.subgroup(&ranks).await)
+        self.make_group(py, "subgroup", timeout, async move |comm: &InnerCommunicator| {
+            comm.subgroup(&ranks).await
+        })
     }
 
     /// Creates the group of `ranks`; only these ranks call it.
@@ -72,7 +76,7 @@ impl Communicator {
         #[pyo3(from_py_with = ranks)] ranks: Vec<usize>,
         timeout: Option<f64>,
     ) -> PyResult<Option<Self>> {
-        self.make_group(py, "group_of", timeout, async move |comm: &Comm| {
+        self.make_group(py, "group_of", timeout, async move |comm: &InnerCommunicator| {
             comm.group_of(&ranks).await.map(Some)
         })
     }
@@ -82,8 +86,8 @@ impl Communicator {
     #[pyo3(signature = (*, timeout = None))]
     fn hierarchy(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Hierarchy> {
         let member = &self.group.member;
-        let options =
-            Call { what: "hierarchy", async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
+        let options = CallOptions { what: "hierarchy", async_op: false, timeout }
+            .options(py, Order::Lane(self.lane))?;
         let ticket = member.get(py)?.executor.submit_hierarchy(&self.group.handle, options);
         let handle = outcome(py, &ticket)?;
         Hierarchy::new(py, Communicator::new(Arc::clone(member), handle))
@@ -98,8 +102,8 @@ impl Communicator {
         #[pyo3(from_py_with = count)] elements: usize,
     ) -> PyResult<Memory> {
         let dtype = self::dtype(py, dtype)?;
-        let buffer =
-            self.make(py, "registered", async move |comm: &Comm| comm.registered(dtype, elements))?;
+        let buffer = self
+            .make(py, "registered", async move |comm: &InnerCommunicator| comm.registered(dtype, elements))?;
         Ok(Memory::new(buffer))
     }
 }
@@ -107,7 +111,7 @@ impl Communicator {
 impl Communicator {
     /// Agrees with the other ranks on a channel for a thread with its own communicator of this group.
     pub(crate) fn channel(&self, py: Python<'_>) -> PyResult<Channel> {
-        self.make(py, "channel", async move |comm: &Comm| comm.channel().await)
+        self.make(py, "channel", async move |comm: &InnerCommunicator| comm.channel().await)
     }
 
     /// Creates a group, and returns its communicator; `None` if this rank is not in it.
@@ -116,10 +120,10 @@ impl Communicator {
         py: Python<'_>,
         what: &'static str,
         timeout: Option<f64>,
-        make: impl AsyncFnOnce(&Comm) -> hexagram::Result<Option<Comm>> + Send + 'static,
+        make: impl AsyncFnOnce(&InnerCommunicator) -> hexagram::Result<Option<InnerCommunicator>> + Send + 'static,
     ) -> PyResult<Option<Self>> {
         let member = &self.group.member;
-        let options = Call { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
+        let options = CallOptions { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
         let joined = member.get(py)?;
         // SAFETY: the job owns its arguments, and returns a communicator created from its own.
         let ticket: Ticket<Option<GroupHandle>> =

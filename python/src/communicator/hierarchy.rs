@@ -1,8 +1,8 @@
 //! The ranks of a group, by host.
 
-use super::{Call, Communicator, Returned};
+use super::{CallOptions, CallResult, Communicator};
 use crate::whole::count;
-use crate::work::{Value, outcome};
+use crate::work::{WorkValue, outcome};
 use hexagram::Result;
 use hexagram::logical::executor::{Order, Ticket};
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ pub(crate) struct Hierarchy {
 }
 
 /// Hosts and leaders on which an operation runs.
-pub(super) type Hosts = hexagram::Hierarchy;
+pub(super) type InnerHierarchy = hexagram::Hierarchy;
 
 #[pymethods]
 impl Hierarchy {
@@ -44,8 +44,8 @@ impl Hierarchy {
 impl Hierarchy {
     /// Wraps a group that the executor has split into hosts.
     pub(super) fn new(py: Python<'_>, all: Communicator) -> PyResult<Self> {
-        let call = Call { what: "hierarchy", async_op: false, timeout: None };
-        let ticket = Self::submit(&all, py, call, async |hosts: &Hosts| Ok(hosts.hosts().to_vec()))?;
+        let call = CallOptions { what: "hierarchy", async_op: false, timeout: None };
+        let ticket = Self::submit(&all, py, call, async |hosts: &InnerHierarchy| Ok(hosts.hosts().to_vec()))?;
         let hosts = outcome(py, &ticket)?;
         Ok(Hierarchy { all, hosts })
     }
@@ -58,9 +58,9 @@ impl Hierarchy {
     pub(super) fn run(
         &self,
         py: Python<'_>,
-        call: Call,
-        operation: impl AsyncFnOnce(&Hosts) -> Result<Value> + Send + 'static,
-    ) -> Returned {
+        call: CallOptions,
+        operation: impl AsyncFnOnce(&InnerHierarchy) -> Result<WorkValue> + Send + 'static,
+    ) -> CallResult {
         let member = &self.all.group.member;
         call.prepare(py, member)?;
         let ticket = Self::submit(&self.all, py, call, operation)?;
@@ -70,8 +70,8 @@ impl Hierarchy {
     fn submit<T: Send + 'static>(
         all: &Communicator,
         py: Python<'_>,
-        call: Call,
-        operation: impl AsyncFnOnce(&Hosts) -> Result<T> + Send + 'static,
+        call: CallOptions,
+        operation: impl AsyncFnOnce(&InnerHierarchy) -> Result<T> + Send + 'static,
     ) -> PyResult<Ticket<T>> {
         let joined = all.group.member.get(py)?;
         let options = call.options(py, Order::Lane(all.lane))?;

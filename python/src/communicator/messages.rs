@@ -1,9 +1,9 @@
 //! Messages between two ranks, in order or under tags.
 
-use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
 use crate::memory::Operand;
 use crate::whole::{ranks, tag};
-use crate::work::Value;
+use crate::work::WorkValue;
 use pyo3::prelude::*;
 
 #[pymethods]
@@ -12,15 +12,15 @@ impl Communicator {
     #[pyo3(signature = (elements, to, *, tag = None, async_op = false, timeout = None))]
     fn send(
         &self,
-        elements: Argument,
+        elements: ElementsArgument,
         #[pyo3(from_py_with = ranks)] to: usize,
         #[pyo3(from_py_with = tag)] tag: Option<u32>,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let buffer = Operand::input(elements)?;
-        let call = Call { what: "send", async_op, timeout };
-        self.run_at_once(elements.py(), call, async move |comm: &Comm| {
+        let call = CallOptions { what: "send", async_op, timeout };
+        self.run_at_once(elements.py(), call, async move |comm: &InnerCommunicator| {
             nothing(match tag {
                 None => comm.send(&buffer, to).await,
                 Some(tag) => comm.send_tagged(&buffer, to, tag).await,
@@ -32,15 +32,15 @@ impl Communicator {
     #[pyo3(signature = (elements, source = None, *, tag = None, async_op = false, timeout = None))]
     fn recv(
         &self,
-        elements: Argument,
+        elements: ElementsArgument,
         #[pyo3(from_py_with = ranks)] source: Option<usize>,
         #[pyo3(from_py_with = tag)] tag: Option<u32>,
         async_op: bool,
         timeout: Option<f64>,
-    ) -> Returned {
+    ) -> CallResult {
         let mut buffer = Operand::output(elements)?;
-        let call = Call { what: "recv", async_op, timeout };
-        self.run_at_once(elements.py(), call, async move |comm: &Comm| {
+        let call = CallOptions { what: "recv", async_op, timeout };
+        self.run_at_once(elements.py(), call, async move |comm: &InnerCommunicator| {
             let from = match (source, tag) {
                 (Some(source), None) => comm.recv(&mut buffer, source).await.map(|()| source),
                 (Some(source), Some(tag)) => {
@@ -48,7 +48,7 @@ impl Communicator {
                 }
                 (None, tag) => comm.recv_any(&mut buffer, tag.unwrap_or_default()).await,
             };
-            from.map(Value::Rank)
+            from.map(WorkValue::Rank)
         })
     }
 }

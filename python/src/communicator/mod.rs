@@ -15,35 +15,35 @@ pub(crate) use hierarchy::Hierarchy;
 
 use crate::callbacks;
 use crate::error::usage;
-use crate::memory::kept;
-use crate::work::{Value, Work};
-use crate::world::{Member, seconds};
+use crate::memory::elements_owner;
+use crate::work::{Work, WorkValue};
+use crate::world::{WorldMember, seconds};
 use hexagram::Result;
 use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An argument with elements.
-pub(crate) type Argument<'a, 'py> = &'a Bound<'py, PyAny>;
+pub(crate) type ElementsArgument<'a, 'py> = &'a Bound<'py, PyAny>;
 /// Result of a call: a value, or a [`Work`].
-pub(crate) type Returned = PyResult<Py<PyAny>>;
+pub(crate) type CallResult = PyResult<Py<PyAny>>;
 /// The communicator on which an operation runs.
-pub(crate) type Comm = hexagram::Communicator;
+pub(crate) type InnerCommunicator = hexagram::Communicator;
 
 /// Membership of this process in a group of ranks.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Communicator {
-    group: Arc<Group>,
+    group: Arc<SharedGroup>,
     lane: usize,
 }
 
 /// A group, until its last communicator is dropped.
-struct Group {
-    member: Arc<Member>,
+struct SharedGroup {
+    member: Arc<WorldMember>,
     handle: GroupHandle,
 }
 
-impl Drop for Group {
+impl Drop for SharedGroup {
     fn drop(&mut self) {
         self.member.release(&self.handle);
     }
@@ -51,7 +51,7 @@ impl Drop for Group {
 
 /// Options of a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct CallOptions {
     /// Name in errors.
     pub(crate) what: &'static str,
     /// True to return a [`Work`] without waiting.
@@ -61,17 +61,17 @@ pub(crate) struct Call {
 }
 
 impl Communicator {
-    pub(crate) fn new(member: Arc<Member>, handle: GroupHandle) -> Self {
-        Communicator { group: Arc::new(Group { member, handle }), lane: 0 }
+    pub(crate) fn new(member: Arc<WorldMember>, handle: GroupHandle) -> Self {
+        Communicator { group: Arc::new(SharedGroup { member, handle }), lane: 0 }
     }
 
     /// Runs a collective, after earlier ones on this lane.
     pub(crate) fn run(
         &self,
         py: Python<'_>,
-        call: Call,
-        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
-    ) -> Returned {
+        call: CallOptions,
+        operation: impl AsyncFnOnce(&InnerCommunicator) -> Result<WorkValue> + Send + 'static,
+    ) -> CallResult {
         self.run_in(py, Order::Lane(self.lane), call, operation)
     }
 
@@ -79,9 +79,9 @@ impl Communicator {
     pub(crate) fn run_at_once(
         &self,
         py: Python<'_>,
-        call: Call,
-        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
-    ) -> Returned {
+        call: CallOptions,
+        operation: impl AsyncFnOnce(&InnerCommunicator) -> Result<WorkValue> + Send + 'static,
+    ) -> CallResult {
         self.run_in(py, Order::AtOnce, call, operation)
     }
 
@@ -90,21 +90,25 @@ impl Communicator {
         &self,
         py: Python<'_>,
         what: &'static str,
-        make: impl AsyncFnOnce(&Comm) -> Result<T> + Send + 'static,
+        make: impl AsyncFnOnce(&InnerCommunicator) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
         let made = Arc::new(Mutex::new(None));
         let home = Arc::clone(&made);
-        self.run(py, Call { what, async_op: false, timeout: None }, async move |comm: &Comm| {
-            let made = make(comm).await?;
-            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
-            Ok(Value::Nothing)
-        })?;
+        self.run(
+            py,
+            CallOptions { what, async_op: false, timeout: None },
+            async move |comm: &InnerCommunicator| {
+                let made = make(comm).await?;
+                *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+                Ok(WorkValue::Nothing)
+            },
+        )?;
         let made = made.lock().unwrap_or_else(PoisonError::into_inner).take();
         made.ok_or_else(|| usage(py, format!("{what} returned no object"), "report it as a bug"))
     }
 
     /// Returns the membership of this process in the world of the group.
-    pub(crate) fn member(&self) -> &Arc<Member> {
+    pub(crate) fn member(&self) -> &Arc<WorldMember> {
         &self.group.member
     }
 
@@ -113,9 +117,9 @@ impl Communicator {
         &self,
         py: Python<'_>,
         order: Order,
-        call: Call,
-        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
-    ) -> Returned {
+        call: CallOptions,
+        operation: impl AsyncFnOnce(&InnerCommunicator) -> Result<WorkValue> + Send + 'static,
+    ) -> CallResult {
         let options = call.options(py, order)?;
         call.prepare(py, &self.group.member)?;
         // Not kept during the wait: if another thread leaves the world meanwhile, the world must not be dropped here,
@@ -129,7 +133,7 @@ impl Communicator {
     }
 }
 
-impl Call {
+impl CallOptions {
     fn options(self, py: Python<'_>, order: Order) -> PyResult<JobOptions> {
         let deadline = self.timeout.map(|timeout| seconds(py, timeout)).transpose()?;
         let awaited = if self.async_op { Awaited::Later } else { Awaited::AtOnce };
@@ -137,20 +141,20 @@ impl Call {
     }
 
     /// Ensures that objects kept by ended operations are dropped, including those of this one.
-    fn prepare(self, py: Python<'_>, member: &Member) -> PyResult<()> {
-        kept::sweep(py, member.generation());
+    fn prepare(self, py: Python<'_>, member: &WorldMember) -> PyResult<()> {
+        elements_owner::sweep(py, member.generation());
         // It drops the objects of an asynchronous operation, if no call does.
         if self.async_op { callbacks::start(py) } else { Ok(()) }
     }
 
     /// Returns the work of an operation in progress, or waits for it and returns its value.
-    fn begun(self, py: Python<'_>, member: &Member, ticket: Ticket<Value>) -> Returned {
+    fn begun(self, py: Python<'_>, member: &WorldMember, ticket: Ticket<WorkValue>) -> CallResult {
         let work = Work::new(ticket, member.generation());
         if self.async_op { Ok(Py::new(py, work)?.into_any()) } else { work.finish(py) }
     }
 }
 
 /// Returns the value of an operation without a result.
-pub(crate) fn nothing(outcome: Result<()>) -> Result<Value> {
-    outcome.map(|()| Value::Nothing)
+pub(crate) fn nothing(outcome: Result<()>) -> Result<WorkValue> {
+    outcome.map(|()| WorkValue::Nothing)
 }

@@ -15,7 +15,7 @@ use crate::error::exception;
 use crate::memory::{lent_to_read, lent_to_write};
 use hexagram::algorithms::StepForm;
 use hexagram::{Buffer, DataParallel, Hooks, Mode};
-use options::{Chosen, Options};
+use options::{AlgorithmArgument, EngineKeywords};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::{Mutex, OnceLock};
@@ -33,7 +33,7 @@ pub(crate) struct Engine {
 }
 
 /// One bucket: gradients, parameters if the engine has them, and the indices of the parameters with their places.
-type BucketMemory = (BucketView, Option<BucketView>, Vec<(usize, usize, usize)>);
+type BucketViews = (BucketView, Option<BucketView>, Vec<(usize, usize, usize)>);
 
 #[pymethods]
 impl Engine {
@@ -42,8 +42,8 @@ impl Engine {
         py: Python<'_>,
         group: &Communicator,
         parameters: Vec<(String, String, Vec<usize>)>,
-        algorithm: Chosen,
-        options: Options,
+        algorithm: AlgorithmArgument,
+        options: EngineKeywords,
     ) -> PyResult<Self> {
         let parameters = options::parameters(py, parameters)?;
         let algorithm = algorithm.algorithm().map_err(|error| exception(py, &error))?;
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Takes a gradient that is stored in its bucket. Any thread may call it.
     fn ready(&self, py: Python<'_>, parameter: usize) -> PyResult<()> {
-        self.hooks.ready_as_it_lies(parameter).map_err(|error| exception(py, &error))
+        self.hooks.ready_in_bucket(parameter).map_err(|error| exception(py, &error))
     }
 
     /// Takes a gradient that is stored elsewhere, and copies it. Any thread may call it.
@@ -202,7 +202,7 @@ impl Engine {
         })
     }
 
-    fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketMemory>)> {
+    fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketViews>)> {
         let (generation, buckets) =
             self.call(py, |engine| Ok((engine.generation(), engine.bucket_memory()?)))?;
         let told = buckets.into_iter().map(|bucket| {

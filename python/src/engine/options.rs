@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// Options of an engine, with the names in Rust; `None` for the default.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(super) struct Options {
+pub(super) struct EngineKeywords {
     optimizer: Option<String>,
     learning_rate: Option<f64>,
     /// Names of the parameters in each group, and the largest weight decay of the groups.
-    groups: Option<Groups>,
+    groups: Option<OptimizerGroups>,
     bucket_bytes: Option<usize>,
     first_bucket_bytes: Option<usize>,
     order: Option<String>,
@@ -36,22 +36,22 @@ pub(super) struct Options {
 
 /// Algorithm named by Python: by its spelling, or with hooks in Python.
 #[derive(FromPyObject)]
-pub(super) enum Chosen {
+pub(super) enum AlgorithmArgument {
     #[pyo3(transparent)]
     Spelled(String),
     Outside(Outside),
 }
 
-impl Chosen {
+impl AlgorithmArgument {
     pub(super) fn algorithm(self) -> Result<AnyAlgorithm> {
         match self {
-            Chosen::Spelled(spelling) => registry::named(&spelling),
-            Chosen::Outside(outside) => Ok(outside.into()),
+            AlgorithmArgument::Spelled(spelling) => registry::named(&spelling),
+            AlgorithmArgument::Outside(outside) => Ok(outside.into()),
         }
     }
 }
 
-impl Options {
+impl EngineKeywords {
     /// Returns the engine options, and the weight decay in the spelling of the optimizer, if there is one.
     pub(super) fn read(self, py: Python<'_>) -> PyResult<(EngineOptions, Option<f64>)> {
         let usual = EngineOptions::default();
@@ -96,13 +96,17 @@ impl Options {
 }
 
 /// Groups of an optimizer: the names in each, and the largest weight decay of the groups.
-type Groups = (Vec<BTreeSet<String>>, f64);
+type OptimizerGroups = (Vec<BTreeSet<String>>, f64);
 
 /// An optimizer, its groups, and the weight decay in its spelling.
-type Stepping = (Option<Arc<dyn Optimizer>>, Vec<ParameterGroup>, Option<f64>);
+type OptimizerParts = (Option<Arc<dyn Optimizer>>, Vec<ParameterGroup>, Option<f64>);
 
 /// Returns the optimizer of a spelling, its groups, and the weight decay in its spelling.
-fn stepping(py: Python<'_>, spelling: Option<&str>, groups: Option<Groups>) -> PyResult<Stepping> {
+fn stepping(
+    py: Python<'_>,
+    spelling: Option<&str>,
+    groups: Option<OptimizerGroups>,
+) -> PyResult<OptimizerParts> {
     let optimizer = spelling.map(optimizer::named).transpose();
     let optimizer = optimizer.map_err(|error| crate::error::exception(py, &error))?;
     let spelled = optimizer.as_ref().and_then(|optimizer| optimizer.weight_decay());

@@ -13,17 +13,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-type Job = Box<dyn FnOnce(&mut DataParallel) + Send>;
+type EngineJob = Box<dyn FnOnce(&mut DataParallel) + Send>;
 
 /// Thread with an engine.
 pub(super) struct EngineThread {
     generation: Generation,
     /// Queue of jobs and the thread that runs them; `None` after it has ended.
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningThread>>,
 }
 
-struct Running {
-    jobs: Sender<Job>,
+struct RunningThread {
+    jobs: Sender<EngineJob>,
     thread: JoinHandle<()>,
     /// World whose deadline bounds the wait at the end.
     world: World,
@@ -52,7 +52,7 @@ impl EngineThread {
         group: &Communicator,
         make: impl FnOnce(&hexagram::Communicator) -> Result<DataParallel> + Send + 'static,
     ) -> PyResult<Arc<Self>> {
-        let (jobs, todo) = channel::<Job>();
+        let (jobs, todo) = channel::<EngineJob>();
         let (tell, told) = channel();
         let own = group.member().get(py)?.world;
         let channel = group.channel(py)?;
@@ -81,7 +81,7 @@ impl EngineThread {
             py.detach(|| drop(own));
             return Err(error);
         }
-        let running = Mutex::new(Some(Running { jobs, thread, world: own }));
+        let running = Mutex::new(Some(RunningThread { jobs, thread, world: own }));
         let engine = Arc::new(EngineThread { generation: Generation::now(), running });
         let mut engines = locked(&ENGINES);
         engines.retain(|engine| engine.strong_count() > 0);
@@ -106,7 +106,7 @@ impl EngineThread {
     ) -> PyResult<Receiver<Result<T>>> {
         self.generation.check(py)?;
         let (tell, told) = channel();
-        let job: Job = Box::new(move |engine| drop(tell.send(work(engine))));
+        let job: EngineJob = Box::new(move |engine| drop(tell.send(work(engine))));
         match &*locked(&self.running) {
             // A thread that has ended drops the job, and with it the sender of its result.
             Some(running) => drop(running.jobs.send(job)),
@@ -120,7 +120,7 @@ impl EngineThread {
         if !self.generation.is_now() {
             return Ok(());
         }
-        let Some(Running { jobs, thread, world }) = locked(&self.running).take() else { return Ok(()) };
+        let Some(RunningThread { jobs, thread, world }) = locked(&self.running).take() else { return Ok(()) };
         drop(jobs);
         // Its last job, and the unfinished work of the last step, each have the deadline of the world.
         let limit = world.deadline().saturating_mul(2);

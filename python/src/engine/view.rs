@@ -1,6 +1,6 @@
 //! Views of the buckets of the engine, which torch imports by DLPack without a copy.
 
-use crate::memory::export::{Asked, Lent, capsule};
+use crate::memory::export::{DlpackRequest, LentElements, capsule};
 use hexagram::logical::Span;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ impl BucketView {
     ) -> PyResult<Bound<'py, PyAny>> {
         // Host memory has no stream.
         drop(stream);
-        let lent = Lent {
+        let lent = LentElements {
             address: self.0.address().expose_provenance(),
             elements: self.0.len(),
             dtype: self.0.dtype(),
             keep: Arc::new(self.0.clone()),
         };
-        capsule(py, &lent, Asked { max_version, device: dl_device, copy })
+        capsule(py, &lent, DlpackRequest { max_version, device: dl_device, copy })
     }
 }

@@ -3,8 +3,8 @@
 //! Its functions are in every Python since 3.10, and in the stable interface since 3.11, with the same layout. So they
 //! are declared here.
 
-use super::kept::{Held, Kept};
-use super::{Elements, name_of};
+use super::elements_owner::{ElementsOwner, OwnerKind};
+use super::{OwnedElements, name_of};
 use crate::dtype::all_dtypes;
 use crate::error::usage;
 use hexagram::DType;
@@ -41,14 +41,14 @@ unsafe extern "C" {
 
 /// A view of the memory of an object, released when it is dropped: only with the interpreter lock.
 #[derive(Debug)]
-pub(crate) struct View(Box<Raw>);
+pub(crate) struct ObjectView(Box<Raw>);
 
 // SAFETY: a view is a description that does not change, and is released with the interpreter lock.
-unsafe impl Send for View {}
+unsafe impl Send for ObjectView {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl Sync for ObjectView {}
 
-impl View {
+impl ObjectView {
     /// Returns true if the object supports the protocol.
     pub(super) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the object is alive, and this thread holds the interpreter lock.
@@ -73,13 +73,13 @@ impl View {
         // SAFETY: the object is alive, this thread holds the interpreter lock, and the view does not move until it is
         // released.
         match unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *raw, FULL_READ_ONLY) } {
-            0 => Ok(View(raw)),
+            0 => Ok(ObjectView(raw)),
             _ => Err(PyErr::fetch(object.py())),
         }
     }
 
     /// Returns the elements of the view, which own it from then on.
-    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
+    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
         let py = object.py();
         // SAFETY: the view was filled in.
         if unsafe { PyBuffer_IsContiguous(&raw const *self.0, b'C' as c_char) } != 1 {
@@ -90,12 +90,12 @@ impl View {
             let what = format!("{} has elements of the type `{}`", name_of(object), self.format());
             usage(py, what, format!("convert them to one of {}", all_dtypes()))
         })?;
-        Ok(Elements {
+        Ok(OwnedElements {
             address: self.0.address.expose_provenance(),
             dtype,
             len: usize::try_from(self.0.bytes).unwrap_or(0) / dtype.size(),
             writable: self.0.read_only == 0,
-            kept: Kept::new(Held::Other(Box::new(self))),
+            kept: ElementsOwner::new(OwnerKind::Other(Box::new(self))),
         })
     }
 
@@ -108,9 +108,9 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for ObjectView {
     fn drop(&mut self) {
-        // SAFETY: the view was filled in, and `Kept` drops it with the interpreter lock held.
+        // SAFETY: the view was filled in, and `ElementsOwner` drops it with the interpreter lock held.
         unsafe { PyBuffer_Release(&raw mut *self.0) }
     }
 }

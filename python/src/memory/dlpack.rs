@@ -3,8 +3,8 @@
 //! The capsule itself is kept, not its contents: its destructor, which runs with the interpreter lock, releases the
 //! tensor.
 
-use super::kept::{Held, Kept};
-use super::{Elements, name_of};
+use super::elements_owner::{ElementsOwner, OwnerKind};
+use super::{OwnedElements, name_of};
 use crate::dtype::all_dtypes;
 use crate::error::usage;
 use hexagram::DType;
@@ -27,9 +27,9 @@ const READ_ONLY: u64 = 1;
 /// `DLTensor`.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Tensor {
+pub(super) struct DlTensor {
     pub(super) data: *mut c_void,
-    pub(super) device: Device,
+    pub(super) device: DlDevice,
     pub(super) dimensions: i32,
     pub(super) kind: ElementKind,
     pub(super) shape: *mut i64,
@@ -40,7 +40,7 @@ pub(super) struct Tensor {
 /// `DLDevice`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Device {
+pub(super) struct DlDevice {
     pub(super) kind: i32,
     pub(super) number: i32,
 }
@@ -58,7 +58,7 @@ pub(super) struct ElementKind {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Managed {
-    pub(super) tensor: Tensor,
+    pub(super) tensor: DlTensor,
     pub(super) context: *mut c_void,
     pub(super) deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
@@ -72,7 +72,7 @@ pub(super) struct ManagedVersioned {
     pub(super) context: *mut c_void,
     pub(super) deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
     pub(super) flags: u64,
-    pub(super) tensor: Tensor,
+    pub(super) tensor: DlTensor,
 }
 
 /// A capsule whose tensor has not been taken.
@@ -100,7 +100,7 @@ impl<'py> Capsule<'py> {
     }
 
     /// Returns the elements of the tensor, which own the capsule from then on.
-    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
+    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
         let py = object.py();
         let name = name_of(object);
         let (tensor, flags) = self.tensor(py, &name)?;
@@ -115,17 +115,17 @@ impl<'py> Capsule<'py> {
         // SAFETY: the producer fills both in, or omits the strides for contiguous elements.
         let len = unsafe { contiguous(tensor) }
             .ok_or_else(|| usage(py, format!("{name} is not contiguous"), "pass `tensor.contiguous()`"))?;
-        Ok(Elements {
+        Ok(OwnedElements {
             address: tensor.data.expose_provenance().wrapping_add(tensor.offset as usize),
             dtype,
             len,
             writable: flags & READ_ONLY == 0,
-            kept: Kept::new(Held::Object(self.0.unbind())),
+            kept: ElementsOwner::new(OwnerKind::Object(self.0.unbind())),
         })
     }
 
     /// Returns the tensor, and its flags.
-    fn tensor(&self, py: Python<'_>, name: &str) -> PyResult<(&Tensor, u64)> {
+    fn tensor(&self, py: Python<'_>, name: &str) -> PyResult<(&DlTensor, u64)> {
         let capsule = self.0.as_ptr();
         // SAFETY: the object is alive; the name determines the target of a valid capsule, which lives as long as the
         // capsule.
@@ -149,7 +149,7 @@ impl<'py> Capsule<'py> {
 ///
 /// # Safety
 /// The shape, and the strides if given, have an entry for each dimension.
-unsafe fn contiguous(tensor: &Tensor) -> Option<usize> {
+unsafe fn contiguous(tensor: &DlTensor) -> Option<usize> {
     let dimensions = usize::try_from(tensor.dimensions).ok()?;
     let mut len = 1i64;
     let mut dense = true;

@@ -1,6 +1,6 @@
 //! DLPack export: memory of this library as tensors of others, without copies.
 
-use super::dlpack::{Device, HOST, Managed, ManagedVersioned, PLAIN, Tensor, VERSIONED, kind_of};
+use super::dlpack::{DlDevice, DlTensor, HOST, Managed, ManagedVersioned, PLAIN, VERSIONED, kind_of};
 use crate::error::{exception, usage};
 use hexagram::physical::memory::Keeper;
 use hexagram::{DType, Error};
@@ -12,7 +12,7 @@ use std::ffi::c_void;
 pub(crate) const DEVICE: (i32, i32) = (HOST, 0);
 
 /// Elements in host memory, with their owner.
-pub(crate) struct Lent {
+pub(crate) struct LentElements {
     pub(crate) address: usize,
     pub(crate) elements: usize,
     pub(crate) dtype: DType,
@@ -20,7 +20,7 @@ pub(crate) struct Lent {
 }
 
 /// Requests of a consumer, as passed to `__dlpack__`.
-pub(crate) struct Asked {
+pub(crate) struct DlpackRequest {
     /// Newest version that the consumer supports.
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) device: Option<(i32, i32)>,
@@ -28,7 +28,11 @@ pub(crate) struct Asked {
 }
 
 /// Returns a capsule with the elements, as requested by a consumer. Fails if it requests a copy, or another device.
-pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn capsule<'py>(
+    py: Python<'py>,
+    lent: &LentElements,
+    asked: DlpackRequest,
+) -> PyResult<Bound<'py, PyAny>> {
     if asked.copy == Some(true) || asked.device.is_some_and(|device| device != DEVICE) {
         return Err(usage(py, "this memory cannot be copied", "import it without a copy, then copy it"));
     }
@@ -41,7 +45,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResu
 
 /// A tensor in DLPack form, with the owner of the lent memory.
 #[repr(C)]
-struct Exported<M> {
+struct ExportedTensor<M> {
     /// First, so that a pointer to it is a pointer to the whole.
     managed: M,
     shape: [i64; 1],
@@ -51,39 +55,39 @@ struct Exported<M> {
 /// One of the two forms in DLPack.
 trait Form: Sized {
     const NAME: &'static std::ffi::CStr;
-    fn of(tensor: Tensor) -> Self;
-    fn tensor(&mut self) -> &mut Tensor;
+    fn of(tensor: DlTensor) -> Self;
+    fn tensor(&mut self) -> &mut DlTensor;
 }
 
 impl Form for Managed {
     const NAME: &'static std::ffi::CStr = PLAIN;
-    fn of(tensor: Tensor) -> Self {
+    fn of(tensor: DlTensor) -> Self {
         Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete::<Managed>) }
     }
-    fn tensor(&mut self) -> &mut Tensor {
+    fn tensor(&mut self) -> &mut DlTensor {
         &mut self.tensor
     }
 }
 
 impl Form for ManagedVersioned {
     const NAME: &'static std::ffi::CStr = VERSIONED;
-    fn of(tensor: Tensor) -> Self {
+    fn of(tensor: DlTensor) -> Self {
         let deleter = Some(delete::<ManagedVersioned> as unsafe extern "C" fn(*mut ManagedVersioned));
         ManagedVersioned { major: 1, minor: 0, context: std::ptr::null_mut(), deleter, flags: 0, tensor }
     }
-    fn tensor(&mut self) -> &mut Tensor {
+    fn tensor(&mut self) -> &mut DlTensor {
         &mut self.tensor
     }
 }
 
 /// Returns a capsule with the elements, in one of the forms.
-fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyAny>> {
+fn export<'py, M: Form>(py: Python<'py>, lent: &LentElements) -> PyResult<Bound<'py, PyAny>> {
     let kind = kind_of(lent.dtype).ok_or_else(|| {
         exception(py, &Error::usage(format!("DLPack has no {}", lent.dtype), "use another type"))
     })?;
-    let tensor = Tensor {
+    let tensor = DlTensor {
         data: std::ptr::with_exposed_provenance_mut(lent.address),
-        device: Device { kind: HOST, number: 0 },
+        device: DlDevice { kind: HOST, number: 0 },
         dimensions: 1,
         kind,
         shape: std::ptr::null_mut(),
@@ -91,7 +95,8 @@ fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyA
         offset: 0,
     };
     let shape = [i64::try_from(lent.elements).unwrap_or(i64::MAX)];
-    let exported = Box::new(Exported { managed: M::of(tensor), shape, _keep: Keeper::clone(&lent.keep) });
+    let exported =
+        Box::new(ExportedTensor { managed: M::of(tensor), shape, _keep: Keeper::clone(&lent.keep) });
     let exported = Box::into_raw(exported);
     // SAFETY: it was just created, and has no other owner; the capsule takes it over, or it is dropped here.
     unsafe {
@@ -107,7 +112,7 @@ fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyA
 /// Releases an exported tensor: called once, by the consumer that took it.
 unsafe extern "C" fn delete<M>(managed: *mut M) {
     // SAFETY: `managed` is the first field of a box created by `export`, and no longer used.
-    drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
+    drop(unsafe { Box::from_raw(managed.cast::<ExportedTensor<M>>()) });
 }
 
 /// Releases an exported tensor, if no consumer has taken it.

@@ -6,8 +6,8 @@
 
 mod buffer_protocol;
 mod dlpack;
+pub(crate) mod elements_owner;
 pub(crate) mod export;
-pub(crate) mod kept;
 mod registered;
 mod span;
 mod views;
@@ -16,10 +16,10 @@ pub(crate) use registered::Memory;
 pub(crate) use span::Span;
 
 use crate::error::{exception, usage};
-use buffer_protocol::View;
+use buffer_protocol::ObjectView;
 use dlpack::Capsule;
+use elements_owner::ElementsOwner;
 use hexagram::{Buffer, DType, Error, Queue};
-use kept::Kept;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::ops::{Deref, DerefMut, Range};
@@ -27,23 +27,23 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Owner of a buffer that operations take and give back.
-type Home = Arc<Mutex<Option<Buffer>>>;
+type BufferSlot = Arc<Mutex<Option<Buffer>>>;
 
 /// Buffer of an argument, owned by an operation while it runs.
 pub(crate) struct Operand {
     buffer: Buffer,
-    home: Option<Home>,
+    home: Option<BufferSlot>,
     /// Address range of the operand; empty for registered memory, which only one operand uses at a time.
     extent: Range<usize>,
 }
 
 /// Elements with an owner.
-struct Elements {
+struct OwnedElements {
     address: usize,
     dtype: DType,
     len: usize,
     writable: bool,
-    kept: Kept,
+    kept: ElementsOwner,
 }
 
 impl Operand {
@@ -86,9 +86,9 @@ impl Operand {
     }
 }
 
-impl Elements {
+impl OwnedElements {
     fn into_buffer(self) -> Result<Buffer, Error> {
-        let Elements { address, dtype, len, kept, .. } = self;
+        let OwnedElements { address, dtype, len, kept, .. } = self;
         let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut(address)) else {
             return match len {
                 0 => Buffer::zeroed(dtype, 0),
@@ -125,7 +125,7 @@ fn lend(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Buffer> {
 }
 
 /// Returns the elements of an argument for reading or writing. Fails if they are read-only and `writes` is set.
-fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Elements> {
+fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<OwnedElements> {
     let elements = find(argument)?;
     if writes && !elements.writable {
         let what = format!("{} is read-only, and the result goes into it", name_of(argument));
@@ -135,7 +135,7 @@ fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Elements> {
 }
 
 /// Returns the elements of an argument.
-fn find(argument: &Bound<'_, PyAny>) -> PyResult<Elements> {
+fn find(argument: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
     let py = argument.py();
     if let Ok(span) = argument.cast_exact::<Span>() {
         return Ok(span.get().elements(py));
@@ -143,8 +143,8 @@ fn find(argument: &Bound<'_, PyAny>) -> PyResult<Elements> {
     if let Ok(memory) = argument.cast_exact::<Memory>() {
         return Ok(memory.get().elements(argument.clone().unbind()));
     }
-    if View::is_offered_by(argument) {
-        return View::of(argument)?.into_elements(argument);
+    if ObjectView::is_offered_by(argument) {
+        return ObjectView::of(argument)?.into_elements(argument);
     }
     if argument.hasattr(intern!(py, "__dlpack__"))? {
         return Capsule::of(argument)?.into_elements(argument);
@@ -160,7 +160,7 @@ fn name_of(argument: &Bound<'_, PyAny>) -> String {
 }
 
 /// Takes a buffer from its owner.
-fn take(home: &Home) -> Result<Buffer, Error> {
+fn take(home: &BufferSlot) -> Result<Buffer, Error> {
     let mut buffer = home.lock().unwrap_or_else(PoisonError::into_inner);
     buffer.take().ok_or_else(|| {
         Error::usage("this memory is in use by another operation", "wait for that operation first")

@@ -1,8 +1,8 @@
 //! Memory that the other ranks of this host can read: collectives on it need no staging copies.
 
-use super::export::{Asked, DEVICE, Lent, capsule};
-use super::kept::{Held, Kept};
-use super::{Elements, Home};
+use super::elements_owner::{ElementsOwner, OwnerKind};
+use super::export::{DEVICE, DlpackRequest, LentElements, capsule};
+use super::{BufferSlot, OwnedElements};
 use crate::error::usage;
 use hexagram::{Buffer, DType};
 use pyo3::ffi::Py_ssize_t;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// Elements in memory that the other ranks of this host can read directly.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Memory {
-    home: Home,
+    home: BufferSlot,
     address: usize,
     elements: usize,
     dtype: DType,
@@ -57,13 +57,13 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyAny>> {
         // Host memory has no stream.
         drop(stream);
-        let lent = Lent {
+        let lent = LentElements {
             address: self.address,
             elements: self.elements,
             dtype: self.dtype,
             keep: Arc::clone(&self.home) as Arc<dyn std::any::Any + Send + Sync>,
         };
-        capsule(py, &lent, Asked { max_version, device: dl_device, copy })
+        capsule(py, &lent, DlpackRequest { max_version, device: dl_device, copy })
     }
 
     #[getter]
@@ -100,9 +100,9 @@ impl Memory {
     }
 
     /// Returns the elements, which keep this object.
-    pub(super) fn elements(&self, object: Py<PyAny>) -> Elements {
-        let kept = Kept::new(Held::Object(object));
-        Elements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+    pub(super) fn elements(&self, object: Py<PyAny>) -> OwnedElements {
+        let kept = ElementsOwner::new(OwnerKind::Object(object));
+        OwnedElements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
     }
 
     /// Returns the number of elements and the bytes of each; the references live as long as the memory.
@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Returns the owner of the buffer while no operation uses it.
-    pub(super) fn home(&self) -> &Home {
+    pub(super) fn home(&self) -> &BufferSlot {
         &self.home
     }
 }

@@ -1,7 +1,7 @@
 //! Spans: elements at a known address.
 
-use super::Elements;
-use super::kept::{Held, Kept};
+use super::OwnedElements;
+use super::elements_owner::{ElementsOwner, OwnerKind};
 use crate::dtype::dtype;
 use crate::error::usage;
 use hexagram::DType;
@@ -59,11 +59,11 @@ impl Span {
 
 impl Span {
     /// Returns the elements, kept by the owner in `keep`.
-    pub(super) fn elements(&self, py: Python<'_>) -> Elements {
+    pub(super) fn elements(&self, py: Python<'_>) -> OwnedElements {
         let kept = match &self.keep {
-            Some(object) => Kept::new(Held::Object(object.clone_ref(py))),
-            None => Kept::nothing(),
+            Some(object) => ElementsOwner::new(OwnerKind::Object(object.clone_ref(py))),
+            None => ElementsOwner::nothing(),
         };
-        Elements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+        OwnedElements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
     }
 }

@@ -74,13 +74,13 @@ impl fmt::Display for Shape {
 /// Views of a dataset share its memory ([`Array::view`]); batches own pooled memory.
 pub struct Array<T: Element> {
     shape: Shape,
-    data: Data<T>,
+    data: ArrayData<T>,
 }
 
 /// Memory that several arrays may view: a vector, or a mapped file.
 pub type Store<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
 
-enum Data<T: Element> {
+enum ArrayData<T: Element> {
     Pooled(Buffer<T>),
     Own(Vec<T>),
     Shared { store: Store<T>, start: usize },
@@ -116,7 +116,7 @@ impl<T: Element> Array<T> {
     /// [`ShapeError`] unless the number of elements is that of the shape.
     pub fn new(shape: impl Into<Shape>, elements: Vec<T>) -> Result<Self, ShapeError> {
         let shape = checked(shape.into(), elements.len())?;
-        Ok(Array { shape, data: Data::Own(elements) })
+        Ok(Array { shape, data: ArrayData::Own(elements) })
     }
 
     /// Creates an array in pooled memory from [`Pool::take`].
@@ -126,7 +126,7 @@ impl<T: Element> Array<T> {
     /// [`ShapeError`] unless the number of elements is that of the shape.
     pub fn pooled(shape: impl Into<Shape>, elements: Buffer<T>) -> Result<Self, ShapeError> {
         let shape = checked(shape.into(), elements.len())?;
-        Ok(Array { shape, data: Data::Pooled(elements) })
+        Ok(Array { shape, data: ArrayData::Pooled(elements) })
     }
 
     /// Creates a view of the elements from `start` on in shared memory, without a copy.
@@ -138,13 +138,13 @@ impl<T: Element> Array<T> {
         let shape = shape.into();
         let left = (**store).as_ref().len().saturating_sub(start);
         checked(shape, left.min(shape.elements()))?;
-        Ok(Array { shape, data: Data::Shared { store: store.clone(), start } })
+        Ok(Array { shape, data: ArrayData::Shared { store: store.clone(), start } })
     }
 
     /// Creates an array in a buffer that was taken for this shape.
     pub(super) fn filling(shape: Shape, elements: Buffer<T>) -> Self {
         debug_assert_eq!(shape.elements(), elements.len());
-        Array { shape, data: Data::Pooled(elements) }
+        Array { shape, data: ArrayData::Pooled(elements) }
     }
 
     /// Returns the sizes of the dimensions.
@@ -155,21 +155,21 @@ impl<T: Element> Array<T> {
     /// Returns all elements, in row-major order.
     pub fn as_slice(&self) -> &[T] {
         match &self.data {
-            Data::Pooled(buffer) => buffer,
-            Data::Own(elements) => elements,
-            Data::Shared { store, start } => &(**store).as_ref()[*start..][..self.shape.elements()],
+            ArrayData::Pooled(buffer) => buffer,
+            ArrayData::Own(elements) => elements,
+            ArrayData::Shared { store, start } => &(**store).as_ref()[*start..][..self.shape.elements()],
         }
     }
 
     /// Returns all elements for writing; a view is copied first.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
-        if let Data::Shared { .. } = self.data {
-            self.data = Data::Own(self.as_slice().to_vec());
+        if let ArrayData::Shared { .. } = self.data {
+            self.data = ArrayData::Own(self.as_slice().to_vec());
         }
         match &mut self.data {
-            Data::Pooled(buffer) => buffer,
-            Data::Own(elements) => elements,
-            Data::Shared { .. } => &mut [],
+            ArrayData::Pooled(buffer) => buffer,
+            ArrayData::Own(elements) => elements,
+            ArrayData::Shared { .. } => &mut [],
         }
     }
 
@@ -189,7 +189,7 @@ impl<T: Element> Array<T> {
         for (to, from) in buffer.iter_mut().zip(self.as_slice()) {
             *to = convert(*from);
         }
-        Array { shape: self.shape, data: Data::Pooled(buffer) }
+        Array { shape: self.shape, data: ArrayData::Pooled(buffer) }
     }
 }
 
@@ -220,8 +220,8 @@ impl<T: Element + PartialEq> PartialEq for Array<T> {
 impl<T: Element> Clone for Array<T> {
     fn clone(&self) -> Self {
         let data = match &self.data {
-            Data::Shared { store, start } => Data::Shared { store: store.clone(), start: *start },
-            _ => Data::Own(self.as_slice().to_vec()),
+            ArrayData::Shared { store, start } => ArrayData::Shared { store: store.clone(), start: *start },
+            _ => ArrayData::Own(self.as_slice().to_vec()),
         };
         Array { shape: self.shape, data }
     }

@@ -3,16 +3,16 @@
 //! Tickets number the tasks. There is one slot per ticket, from the first that has not been handed out; the number of
 //! slots never exceeds the number of outstanding batches.
 
-use super::fetch::{Done, Made};
+use super::fetch::{FetchOutcome, Made};
 use std::collections::VecDeque;
 
 pub(super) struct Arrivals<B> {
     /// The ticket of the first slot.
     first: u64,
-    slots: VecDeque<Slot<B>>,
+    slots: VecDeque<ArrivalSlot<B>>,
 }
 
-struct Slot<B> {
+struct ArrivalSlot<B> {
     epoch: u64,
     /// Position of the epoch after this batch has been handed out.
     end: usize,
@@ -21,7 +21,7 @@ struct Slot<B> {
 
 enum Holds<B> {
     Awaited,
-    Arrived(Done<B>),
+    Arrived(FetchOutcome<B>),
     /// Number of batches handed out: one, or none if the task gave no batch.
     HandedOut(usize),
 }
@@ -47,12 +47,12 @@ impl<B> Arrivals<B> {
 
     /// Reserves a slot for a new task, and returns its ticket.
     pub(super) fn expect(&mut self, epoch: u64, end: usize) -> u64 {
-        self.slots.push_back(Slot { epoch, end, holds: Holds::Awaited });
+        self.slots.push_back(ArrivalSlot { epoch, end, holds: Holds::Awaited });
         self.first + self.slots.len() as u64 - 1
     }
 
     /// Puts an arrived batch into its slot; a batch that is no longer expected is dropped.
-    pub(super) fn put(&mut self, done: Done<B>) {
+    pub(super) fn put(&mut self, done: FetchOutcome<B>) {
         let slot = done.ticket.checked_sub(self.first).and_then(|at| self.slots.get_mut(at as usize));
         if let Some(slot) = slot {
             slot.holds = Holds::Arrived(done);
@@ -65,7 +65,7 @@ impl<B> Arrivals<B> {
     }
 
     /// Takes the next batch of an epoch: the first one, or with `in_order` false, the first that has arrived.
-    pub(super) fn take(&mut self, epoch: u64, in_order: bool) -> Option<Done<B>> {
+    pub(super) fn take(&mut self, epoch: u64, in_order: bool) -> Option<FetchOutcome<B>> {
         let candidates = if in_order { 1 } else { self.slots.len() };
         let of_epoch = self.slots.iter_mut().take(candidates).filter(|slot| slot.epoch == epoch);
         let found = of_epoch.into_iter().find(|slot| matches!(slot.holds, Holds::Arrived(_)))?;
@@ -77,7 +77,7 @@ impl<B> Arrivals<B> {
     /// Releases the leading slots whose batches have been handed out, if any.
     pub(super) fn retire(&mut self) -> Option<Retired> {
         let mut retired = None;
-        while let Some(&Slot { end, holds: Holds::HandedOut(batches), .. }) = self.slots.front() {
+        while let Some(&ArrivalSlot { end, holds: Holds::HandedOut(batches), .. }) = self.slots.front() {
             let before = retired.map_or(0, |Retired { batches, .. }| batches);
             retired = Some(Retired { end, batches: before + batches });
             self.slots.pop_front();
@@ -97,8 +97,16 @@ impl<B> Arrivals<B> {
 mod tests {
     use super::*;
 
-    fn done(ticket: u64) -> Done<u64> {
-        Done { ticket, generation: 0, epoch: 0, lane: 0, made: Made::Batch(ticket), samples: 1, skipped: 0 }
+    fn done(ticket: u64) -> FetchOutcome<u64> {
+        FetchOutcome {
+            ticket,
+            generation: 0,
+            epoch: 0,
+            lane: 0,
+            made: Made::Batch(ticket),
+            samples: 1,
+            skipped: 0,
+        }
     }
 
     fn expecting(count: usize) -> Arrivals<u64> {
@@ -128,7 +136,7 @@ mod tests {
         arrivals.put(done(1));
         assert_eq!(arrivals.take(0, false).unwrap().ticket, 1);
         assert_eq!(arrivals.retire(), None);
-        arrivals.put(Done { made: Made::Exhausted, ..done(0) });
+        arrivals.put(FetchOutcome { made: Made::Exhausted, ..done(0) });
         assert_eq!(arrivals.take(0, false).unwrap().ticket, 0);
         assert_eq!(arrivals.retire(), Some(Retired { end: 20, batches: 1 }), "nothing came of the first");
         assert_eq!(arrivals.outstanding(), 1);
@@ -138,7 +146,7 @@ mod tests {
     fn the_next_epoch_waits_and_forgotten_tickets_are_dropped() {
         let mut arrivals = expecting(1);
         let next = arrivals.expect(1, 10);
-        arrivals.put(Done { epoch: 1, ..done(next) });
+        arrivals.put(FetchOutcome { epoch: 1, ..done(next) });
         assert!(arrivals.take(0, true).is_none() && arrivals.take(0, false).is_none());
         arrivals.clear();
         arrivals.put(done(0));

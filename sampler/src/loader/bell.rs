@@ -7,9 +7,9 @@ use std::time::Instant;
 
 /// Rung by the thread that delivers a batch.
 #[derive(Clone, Default)]
-pub(super) struct Bell(Arc<Mutex<Option<Waker>>>);
+pub(super) struct BatchBell(Arc<Mutex<Option<Waker>>>);
 
-impl Bell {
+impl BatchBell {
     /// Registers a future for the next [`ring`](Self::ring).
     pub(super) fn register(&self, waker: &Waker) {
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,13 +29,13 @@ impl Bell {
 
 /// Rings a bell at a deadline, from a separate thread, since executors have no common timer. The thread ends when the
 /// clock is dropped.
-pub(super) struct Clock(Sender<Instant>);
+pub(super) struct DeadlineTimer(Sender<Instant>);
 
-impl Clock {
-    pub(super) fn start(bell: Bell) -> std::io::Result<Self> {
+impl DeadlineTimer {
+    pub(super) fn start(bell: BatchBell) -> std::io::Result<Self> {
         let (sender, deadlines) = unbounded();
         std::thread::Builder::new().name("loader clock".into()).spawn(move || watch(&deadlines, &bell))?;
-        Ok(Clock(sender))
+        Ok(DeadlineTimer(sender))
     }
 
     /// Sets the deadline, replacing the previous one.
@@ -44,7 +44,7 @@ impl Clock {
     }
 }
 
-fn watch(deadlines: &Receiver<Instant>, bell: &Bell) {
+fn watch(deadlines: &Receiver<Instant>, bell: &BatchBell) {
     while let Ok(mut deadline) = deadlines.recv() {
         loop {
             match deadlines.recv_deadline(deadline) {

@@ -2,10 +2,10 @@
 
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};
-use super::bell::Clock;
-use super::error::{LoaderError, Who};
-use super::fetch::{Done, Fetcher, Made, Task};
-use super::plan::{LoaderState, Plan};
+use super::bell::DeadlineTimer;
+use super::error::{Actor, LoaderError};
+use super::fetch::{FetchOutcome, FetchTask, Fetcher, Made};
+use super::plan::{EpochPlan, LoaderState};
 use super::worker::WorkerContext;
 use super::workers::{LATE, Workers, pin};
 use std::future::poll_fn;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 /// State of a loader.
-pub(super) struct Run<B> {
-    hands: Option<Hands<B>>,
+pub(super) struct LoaderRun<B> {
+    source: Option<BatchSource<B>>,
     arrivals: Arrivals<B>,
     /// Epoch and position of the next batch to be handed out.
     at: (u64, usize),
@@ -30,16 +30,16 @@ pub(super) struct Run<B> {
     /// Items handed out in this epoch.
     items: usize,
     pub(super) skipped: u64,
-    clock: Option<Clock>,
+    clock: Option<DeadlineTimer>,
     /// Deadline of the batch that a future waits for.
     deadline: Option<Instant>,
 }
 
-impl<B> Run<B> {
+impl<B> LoaderRun<B> {
     /// Creates the state of a loader that will begin with this epoch.
     pub(super) fn at(epoch: u64) -> Self {
-        Run {
-            hands: None,
+        LoaderRun {
+            source: None,
             arrivals: Arrivals::new(),
             at: (epoch, 0),
             next: (epoch, 0),
@@ -55,13 +55,13 @@ impl<B> Run<B> {
 }
 
 /// Threads that load batches.
-enum Hands<B> {
+enum BatchSource<B> {
     Caller(Box<dyn Fetcher<B>>, Box<WorkerContext>),
     Workers(Workers<B>),
 }
 
 /// A batch, an error, or the end of the epoch.
-type Batch<B> = Option<Result<B, LoaderError>>;
+type NextResult<B> = Option<Result<B, LoaderError>>;
 
 /// One epoch of a [`DataLoader`]: an iterator over its batches.
 ///
@@ -150,14 +150,14 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Ends the threads.
     pub(super) fn stop(&mut self) {
-        self.run.hands = None;
+        self.run.source = None;
         self.run.arrivals.clear();
         self.run.ahead = false;
     }
 
     /// Cancels the outstanding batches.
     fn cancel(&mut self) {
-        if let Some(Hands::Workers(workers)) = &self.run.hands {
+        if let Some(BatchSource::Workers(workers)) = &self.run.source {
             workers.cancel();
         }
         self.run.arrivals.clear();
@@ -165,7 +165,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Returns the next batch, if it has arrived.
-    fn poll_batch(&mut self) -> Poll<Batch<B>> {
+    fn poll_batch(&mut self) -> Poll<NextResult<B>> {
         loop {
             if self.run.over {
                 return Poll::Ready(None);
@@ -173,7 +173,7 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Err(error) = self.feed() {
                 return Poll::Ready(self.fail(error));
             }
-            if let Some(Hands::Workers(workers)) = &self.run.hands {
+            if let Some(BatchSource::Workers(workers)) = &self.run.source {
                 while let Some(done) = workers.try_receive() {
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
@@ -200,8 +200,8 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Submits tasks, up to the prefetch limit; with persistent workers, also of the next epoch.
     fn feed(&mut self) -> Result<(), LoaderError> {
-        if self.run.hands.is_none() {
-            self.run.hands = Some(self.hire()?);
+        if self.run.source.is_none() {
+            self.run.source = Some(self.hire()?);
         }
         while self.run.arrivals.outstanding() < self.outstanding {
             let Some(next) = self.plan.next() else {
@@ -215,19 +215,19 @@ impl<B: Send + 'static> DataLoader<B> {
             };
             let epoch = self.plan.epoch();
             let ticket = self.run.arrivals.expect(epoch, next.end);
-            match &mut self.run.hands {
-                Some(Hands::Caller(fetcher, context)) => {
-                    let task = Task { ticket, generation: 0, epoch, lane: 0, work: next.work };
+            match &mut self.run.source {
+                Some(BatchSource::Caller(fetcher, context)) => {
+                    let task = FetchTask { ticket, generation: 0, epoch, lane: 0, work: next.work };
                     let Some(mut done) = fetcher.fetch(task, context) else { continue };
                     if let Some(stage) = &self.recipe.pin {
                         done = pin(done, stage);
                     }
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
-                Some(Hands::Workers(workers)) => {
+                Some(BatchSource::Workers(workers)) => {
                     let generation = workers.generation();
                     let lane = next.lane;
-                    workers.send(Task { ticket, generation, epoch, lane, work: next.work });
+                    workers.send(FetchTask { ticket, generation, epoch, lane, work: next.work });
                 }
                 None => {}
             }
@@ -235,20 +235,20 @@ impl<B: Send + 'static> DataLoader<B> {
         Ok(())
     }
 
-    fn hire(&self) -> Result<Hands<B>, LoaderError> {
+    fn hire(&self) -> Result<BatchSource<B>, LoaderError> {
         let recipe = &self.recipe;
         Ok(match recipe.workers {
             0 => {
                 let pool = recipe.pool.clone();
                 let context = WorkerContext::of_caller(recipe.base_seed, pool, recipe.samples.clone());
-                Hands::Caller((recipe.fetchers)(), Box::new(context))
+                BatchSource::Caller((recipe.fetchers)(), Box::new(context))
             }
-            _ => Hands::Workers(Workers::start(recipe, self.plan.lanes())?),
+            _ => BatchSource::Workers(Workers::start(recipe, self.plan.lanes())?),
         })
     }
 
     /// Hands out the outcome of a task, unless it is empty.
-    fn hand_out(&mut self, done: Done<B>) -> Batch<B> {
+    fn hand_out(&mut self, done: FetchOutcome<B>) -> NextResult<B> {
         if let Made::Failed(error) = done.made {
             return self.fail(error);
         }
@@ -300,7 +300,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Ends the epoch with an error.
-    fn fail(&mut self, error: LoaderError) -> Batch<B> {
+    fn fail(&mut self, error: LoaderError) -> NextResult<B> {
         self.run.over = true;
         // Persistent workers may be in the next epoch already, whose first batch would wait for the remaining ones.
         self.cancel();
@@ -308,13 +308,13 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Waits for the next batch.
-    fn next_blocking(&mut self) -> Batch<B> {
+    fn next_blocking(&mut self) -> NextResult<B> {
         let deadline = self.recipe.patience.map(|patience| Instant::now() + patience);
         loop {
             if let Poll::Ready(batch) = self.poll_batch() {
                 return batch;
             }
-            let Some(Hands::Workers(workers)) = &self.run.hands else { return None };
+            let Some(BatchSource::Workers(workers)) = &self.run.source else { return None };
             match workers.receive(deadline.unwrap_or_else(|| Instant::now() + LATE)) {
                 Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
                 Err(LoaderError::Timeout { .. }) if deadline.is_none() => workers.warn_of_wait(),
@@ -324,14 +324,14 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Returns the next batch, or registers `waker` for its arrival.
-    fn poll_waking(&mut self, waker: &Waker) -> Poll<Batch<B>> {
+    fn poll_waking(&mut self, waker: &Waker) -> Poll<NextResult<B>> {
         // Registered first, so that an arrival during this call wakes it.
         self.recipe.bell.register(waker);
         if let Poll::Ready(batch) = self.poll_batch() {
             self.run.deadline = None;
             return Poll::Ready(batch);
         }
-        let Some(Hands::Workers(workers)) = &self.run.hands else { return Poll::Ready(None) };
+        let Some(BatchSource::Workers(workers)) = &self.run.source else { return Poll::Ready(None) };
         match self.run.deadline {
             Some(deadline) if Instant::now() >= deadline => {
                 let error = workers.timeout();
@@ -350,8 +350,8 @@ impl<B: Send + 'static> DataLoader<B> {
         let deadline = Instant::now() + patience;
         let clock = match self.run.clock.take() {
             Some(clock) => clock,
-            None => Clock::start(self.recipe.bell.clone())
-                .map_err(|cause| LoaderError::Spawn { who: Who::Clock, cause: Arc::new(cause) })?,
+            None => DeadlineTimer::start(self.recipe.bell.clone())
+                .map_err(|cause| LoaderError::Spawn { who: Actor::Clock, cause: Arc::new(cause) })?,
         };
         clock.set(deadline);
         self.run.clock = Some(clock);
@@ -361,7 +361,7 @@ impl<B: Send + 'static> DataLoader<B> {
 }
 
 /// Records an arrived batch.
-fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
+fn arrive<B>(plan: &mut EpochPlan, arrivals: &mut Arrivals<B>, done: FetchOutcome<B>) {
     if let Made::Exhausted = done.made {
         plan.exhausted(done.epoch, done.lane);
     }

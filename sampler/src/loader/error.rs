@@ -36,7 +36,7 @@ pub enum LoaderError {
         /// The sample.
         index: usize,
         /// Thread that loaded it.
-        worker: Who,
+        worker: Actor,
         /// Epoch of the sample.
         epoch: u64,
         /// Number of attempts.
@@ -50,7 +50,7 @@ pub enum LoaderError {
         /// Index of the item in the pass of this worker in this epoch, from 0.
         item: usize,
         /// Thread that loaded it.
-        worker: Who,
+        worker: Actor,
         /// Epoch of the item.
         epoch: u64,
         /// The error of the dataset, or its panic.
@@ -60,7 +60,7 @@ pub enum LoaderError {
     /// Samples could not be collated.
     Collate {
         /// Thread that collated them.
-        worker: Who,
+        worker: Actor,
         /// The samples, as text: the invalid one and the first, if known.
         samples: String,
         /// Epoch of the samples.
@@ -72,7 +72,7 @@ pub enum LoaderError {
     /// The memory for a batch could not be allocated.
     Memory {
         /// Thread that allocated it.
-        worker: Who,
+        worker: Actor,
         /// Epoch of the batch.
         epoch: u64,
         /// The error of the memory.
@@ -82,7 +82,7 @@ pub enum LoaderError {
     /// The initialization of a worker failed.
     Init {
         /// Worker that failed.
-        worker: Who,
+        worker: Actor,
         /// The error of the function, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
@@ -106,7 +106,7 @@ pub enum LoaderError {
     /// The system refused a new thread.
     Spawn {
         /// Thread that could not be started.
-        who: Who,
+        who: Actor,
         /// Error of the system.
         cause: Arc<std::io::Error>,
     },
@@ -186,7 +186,7 @@ impl LoaderError {
 
 /// A thread of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Actor {
     /// A worker, from 0.
     Worker(usize),
     /// The calling thread, if there are no workers.
@@ -197,13 +197,13 @@ pub enum Who {
     Clock,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Worker(id) => write!(f, "worker {id}"),
-            Who::Caller => f.write_str("the caller's thread"),
-            Who::Pinner => f.write_str("pinning"),
-            Who::Clock => f.write_str("clock"),
+            Actor::Worker(id) => write!(f, "worker {id}"),
+            Actor::Caller => f.write_str("the caller's thread"),
+            Actor::Pinner => f.write_str("pinning"),
+            Actor::Clock => f.write_str("clock"),
         }
     }
 }

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One batch to make.
-pub(super) struct Task {
+pub(super) struct FetchTask {
     pub(super) ticket: u64,
     pub(super) generation: u64,
     pub(super) epoch: u64,
     /// Number of the queue.
     pub(super) lane: usize,
-    pub(super) work: Work,
+    pub(super) work: FetchWork,
 }
 
-pub(super) enum Work {
+pub(super) enum FetchWork {
     /// These samples.
     Samples(Vec<usize>),
     /// Number of samples to take in sequence.
@@ -27,7 +27,7 @@ pub(super) enum Work {
 }
 
 /// Outcome of a task.
-pub(super) struct Done<B> {
+pub(super) struct FetchOutcome<B> {
     pub(super) ticket: u64,
     pub(super) generation: u64,
     pub(super) epoch: u64,
@@ -51,7 +51,7 @@ pub(super) enum Made<B> {
 /// Makes batches, in one thread.
 pub(super) trait Fetcher<B>: Send {
     /// Makes the batch of a task; `None` if the task has been cancelled.
-    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>>;
+    fn fetch(&mut self, task: FetchTask, context: &mut WorkerContext) -> Option<FetchOutcome<B>>;
 }
 
 /// Creates a fetcher for each thread.
@@ -84,9 +84,9 @@ pub(super) struct ByIndex<S, B> {
 }
 
 impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
-    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>> {
+    fn fetch(&mut self, task: FetchTask, context: &mut WorkerContext) -> Option<FetchOutcome<B>> {
         context.info.epoch = task.epoch;
-        let Work::Samples(indices) = &task.work else { return None };
+        let FetchWork::Samples(indices) = &task.work else { return None };
         let mut samples = Vec::with_capacity(indices.len());
         let mut kept = Vec::with_capacity(indices.len());
         for index in indices {
@@ -180,9 +180,9 @@ impl<S> OnePass<S> {
 }
 
 impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
-    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>> {
+    fn fetch(&mut self, task: FetchTask, context: &mut WorkerContext) -> Option<FetchOutcome<B>> {
         context.info.epoch = task.epoch;
-        let Work::Next(wanted) = task.work else { return None };
+        let FetchWork::Next(wanted) = task.work else { return None };
         let failed = |item, cause: Cause, context: &WorkerContext| {
             let worker = context.who;
             let epoch = context.info.epoch;
@@ -207,7 +207,7 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
             }
         }
         if samples.is_empty() || (samples.len() < wanted && drop_last) {
-            return Some(Done { skipped, ..task.done(Made::Exhausted) });
+            return Some(FetchOutcome { skipped, ..task.done(Made::Exhausted) });
         }
         let given = pass.given;
         let words = |_| format!("its items up to {}", given - 1);
@@ -217,8 +217,8 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
 
 impl<S, B> InTurn<S, B> {
     /// Returns the pass of a task, beginning it at its first task.
-    fn pass(&mut self, task: &Task, context: &WorkerContext) -> Result<&mut OnePass<S>, Cause> {
-        let Task { epoch, generation, .. } = *task;
+    fn pass(&mut self, task: &FetchTask, context: &WorkerContext) -> Result<&mut OnePass<S>, Cause> {
+        let FetchTask { epoch, generation, .. } = *task;
         let current = self.pass.take().filter(|pass| (pass.epoch, pass.generation) == (epoch, generation));
         let pass = match current {
             Some(pass) => pass,
@@ -231,13 +231,13 @@ impl<S, B> InTurn<S, B> {
     }
 }
 
-impl Task {
-    pub(super) fn done<B>(&self, made: Made<B>) -> Done<B> {
-        let Task { ticket, generation, epoch, lane, .. } = *self;
-        Done { ticket, generation, epoch, lane, made, samples: 0, skipped: 0 }
+impl FetchTask {
+    pub(super) fn done<B>(&self, made: Made<B>) -> FetchOutcome<B> {
+        let FetchTask { ticket, generation, epoch, lane, .. } = *self;
+        FetchOutcome { ticket, generation, epoch, lane, made, samples: 0, skipped: 0 }
     }
 
-    pub(super) fn failed<B>(&self, error: LoaderError) -> Done<B> {
+    pub(super) fn failed<B>(&self, error: LoaderError) -> FetchOutcome<B> {
         self.done(Made::Failed(error))
     }
 
@@ -249,9 +249,9 @@ impl Task {
         assemble: &Assemble<S, B>,
         words: impl Fn(Option<usize>) -> String,
         context: &WorkerContext,
-    ) -> Done<B> {
+    ) -> FetchOutcome<B> {
         if samples.is_empty() {
-            return Done { skipped, ..self.done(Made::Nothing) };
+            return FetchOutcome { skipped, ..self.done(Made::Nothing) };
         }
         context.status.collating();
         let count = samples.len();
@@ -262,7 +262,7 @@ impl Task {
             return self.failed(LoaderError::Memory { worker, epoch, cause: cause.into() });
         }
         match made {
-            Ok(batch) => Done { samples: count, skipped, ..self.done(Made::Batch(batch)) },
+            Ok(batch) => FetchOutcome { samples: count, skipped, ..self.done(Made::Batch(batch)) },
             Err(cause) => {
                 let place = cause.downcast_ref::<CollateError>().map(|error| error.place);
                 let samples = words(place);

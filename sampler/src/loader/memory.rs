@@ -12,12 +12,12 @@ pub(super) const LINE: usize = 64;
 /// vector instructions.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line([u8; LINE]);
+pub(super) struct CacheLine([u8; LINE]);
 
 // SAFETY: it is an array of bytes, for which zeros are valid.
-unsafe impl Zeroable for Line {}
+unsafe impl Zeroable for CacheLine {}
 // SAFETY: it is an array of bytes without padding, since its size is its alignment, and all byte values are valid.
-unsafe impl Pod for Line {}
+unsafe impl Pod for CacheLine {}
 
 /// Source of memory for batches: PyTorch's `pin_memory`, but filled by the workers directly.
 ///
@@ -39,7 +39,7 @@ pub trait Bytes: Send + Sync {
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-impl Bytes for Vec<Line> {
+impl Bytes for Vec<CacheLine> {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(self)
     }
@@ -50,20 +50,20 @@ impl Bytes for Vec<Line> {
 }
 
 /// Whole cache lines.
-pub(super) enum Room {
-    Heap(Vec<Line>),
+pub(super) enum CacheLines {
+    Heap(Vec<CacheLine>),
     Elsewhere { memory: Box<dyn Bytes>, lines: usize },
 }
 
-impl Default for Room {
+impl Default for CacheLines {
     fn default() -> Self {
-        Room::Heap(Vec::new())
+        CacheLines::Heap(Vec::new())
     }
 }
 
-impl Room {
+impl CacheLines {
     pub(super) fn on_heap(lines: usize) -> Self {
-        Room::Heap(vec![Line::zeroed(); lines])
+        CacheLines::Heap(vec![CacheLine::zeroed(); lines])
     }
 
     /// Allocates `lines` lines in `memory`.
@@ -78,27 +78,27 @@ impl Room {
             let at = given.as_ptr();
             return Err(format!("{} bytes at {at:p} are not {wanted} aligned to {LINE}", given.len()).into());
         }
-        Ok(Room::Elsewhere { memory, lines })
+        Ok(CacheLines::Elsewhere { memory, lines })
     }
 
     pub(super) fn lines(&self) -> usize {
         match self {
-            Room::Heap(lines) => lines.len(),
-            Room::Elsewhere { lines, .. } => *lines,
+            CacheLines::Heap(lines) => lines.len(),
+            CacheLines::Elsewhere { lines, .. } => *lines,
         }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            Room::Heap(lines) => lines.bytes(),
-            Room::Elsewhere { memory, .. } => memory.bytes(),
+            CacheLines::Heap(lines) => lines.bytes(),
+            CacheLines::Elsewhere { memory, .. } => memory.bytes(),
         }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Room::Heap(lines) => lines.bytes_mut(),
-            Room::Elsewhere { memory, .. } => memory.bytes_mut(),
+            CacheLines::Heap(lines) => lines.bytes_mut(),
+            CacheLines::Elsewhere { memory, .. } => memory.bytes_mut(),
         }
     }
 }

@@ -58,14 +58,14 @@ use crate::sequential::SequentialSampler;
 pub use array::{Array, MAX_DIMENSIONS, Shape, ShapeError, Store};
 pub use collate::{Collate, CollateError, Misfit, padded};
 pub use epoch::Epoch;
-use epoch::Run;
-pub use error::{LoaderError, Panicked, Who};
+use epoch::LoaderRun;
+pub use error::{Actor, LoaderError, Panicked};
 use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
 pub use generator::SampleGenerator;
 pub use memory::{Bytes, Memory};
 pub use options::{LoaderOptions, OnFailure, WorkerInit};
+use plan::EpochPlan;
 pub use plan::LoaderState;
-use plan::Plan;
 pub use pool::{Buffer, Element, Pool, PoolUsage};
 use std::sync::Arc;
 pub use worker::WorkerInfo;
@@ -90,9 +90,9 @@ use workers::Recipe;
 /// ```
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
-    plan: Plan,
+    plan: EpochPlan,
     /// State kept between calls.
-    run: Run<B>,
+    run: LoaderRun<B>,
     in_order: bool,
     outstanding: usize,
     persistent: bool,
@@ -118,7 +118,7 @@ pub trait Source: Sized {
 /// Parts that a loader takes from its dataset.
 #[doc(hidden)]
 pub struct Parts<B> {
-    plan: Plan,
+    plan: EpochPlan,
     fetchers: Fetchers<B>,
     promised: Option<usize>,
     batches: Option<usize>,
@@ -132,7 +132,7 @@ impl<D: Dataset<Sample: Send + 'static> + 'static> Source for D {
         assemble: Assemble<Self::Sample, B>,
         options: &mut LoaderOptions,
     ) -> Result<Parts<B>, LoaderError> {
-        let plan = Plan::batches(batches(self.len(), options)?);
+        let plan = EpochPlan::batches(batches(self.len(), options)?);
         let (dataset, policy): (Arc<dyn Dataset<Sample = D::Sample>>, _) =
             (Arc::new(self), Policy::from(&*options));
         let fetchers: Fetchers<B> = Arc::new(move || {
@@ -160,7 +160,7 @@ impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D
             Box::new(InTurn { dataset: dataset.clone(), assemble: assemble.clone(), policy, pass: None })
         });
         Ok(Parts {
-            plan: Plan::passes(batch, options.workers, options.drop_last),
+            plan: EpochPlan::passes(batch, options.workers, options.drop_last),
             fetchers,
             promised,
             batches: promised.map(count),
@@ -267,7 +267,7 @@ impl<B: Send + 'static> DataLoader<B> {
         Ok(DataLoader {
             recipe,
             plan,
-            run: Run::at(epoch),
+            run: LoaderRun::at(epoch),
             in_order: options.in_order,
             outstanding: options.outstanding(),
             persistent: options.persistent_workers,

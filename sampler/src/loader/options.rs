@@ -109,7 +109,7 @@ impl fmt::Debug for LoaderOptions {
 }
 
 /// Contradiction: whether it applies, its description, and the remedy.
-type Refusal = (bool, &'static str, &'static str);
+type Contradiction = (bool, &'static str, &'static str);
 
 impl LoaderOptions {
     /// Returns the maximum number of outstanding batches.
@@ -131,7 +131,7 @@ impl LoaderOptions {
         }
     }
 
-    fn refusals_of_order(&self) -> [Refusal; 4] {
+    fn refusals_of_order(&self) -> [Contradiction; 4] {
         let others = self.batch_size != Some(1) || self.shuffle || self.sampler.is_some() || self.drop_last;
         [
             (self.batch_size == Some(0), "`batch_size` is 0", "set it to 1 or more"),
@@ -154,7 +154,7 @@ impl LoaderOptions {
         ]
     }
 
-    fn refusals_of_workers(&self) -> [Refusal; 7] {
+    fn refusals_of_workers(&self) -> [Contradiction; 7] {
         let inline = self.workers == 0;
         let remedy = "set `workers` to 1 or more, or remove the option";
         [

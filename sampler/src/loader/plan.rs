@@ -1,6 +1,6 @@
 //! Plan of batches: the order of an epoch, from a sampler, or round-robin over the passes of an iterable dataset.
 
-use super::fetch::Work;
+use super::fetch::FetchWork;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Position of a loader. A run can resume from it with a different number of workers and, if the order of the sampler
@@ -20,15 +20,15 @@ pub struct LoaderState {
 }
 
 /// Reads the order of one epoch after another.
-pub(super) struct Plan {
-    source: Source,
+pub(super) struct EpochPlan {
+    source: IndexSource,
     /// See [`LoaderState::order`].
     order: u64,
     epoch: u64,
     position: usize,
 }
 
-enum Source {
+enum IndexSource {
     /// Batches of indices.
     Batches {
         sampler: Box<dyn Sampler<Item = Vec<usize>>>,
@@ -46,39 +46,39 @@ enum Source {
 }
 
 /// A batch to make, its worker (for an iterable dataset), and the position of the epoch after it.
-pub(super) struct Next {
-    pub(super) work: Work,
+pub(super) struct NextBatch {
+    pub(super) work: FetchWork,
     pub(super) lane: usize,
     pub(super) end: usize,
 }
 
-impl Plan {
+impl EpochPlan {
     pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
         // Called once, because it may read the cost of every sample.
         let (order, epoch) = (sampler.fingerprint(), sampler.epoch());
-        Plan { source: Source::Batches { sampler, draws: None }, order, epoch, position: 0 }
+        EpochPlan { source: IndexSource::Batches { sampler, draws: None }, order, epoch, position: 0 }
     }
 
     pub(super) fn passes(batch: usize, workers: usize, drop_last: bool) -> Self {
         let ended = vec![false; workers.max(1)];
         // The batches depend on the number of workers, and on whether each drops its last one.
         let order = fingerprint("iterable", [batch as u64, ended.len() as u64, drop_last.into()]);
-        Plan { source: Source::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
+        EpochPlan { source: IndexSource::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
     }
 
     /// Returns the number of task queues: one for all workers, or one each.
     pub(super) fn lanes(&self) -> usize {
         match &self.source {
-            Source::Batches { .. } => 1,
-            Source::Passes { ended, .. } => ended.len(),
+            IndexSource::Batches { .. } => 1,
+            IndexSource::Passes { ended, .. } => ended.len(),
         }
     }
 
     /// Returns the number of batches in the current epoch, if that is known.
     pub(super) fn len(&self) -> Option<usize> {
         match &self.source {
-            Source::Batches { sampler, .. } => Some(sampler.len()),
-            Source::Passes { .. } => None,
+            IndexSource::Batches { sampler, .. } => Some(sampler.len()),
+            IndexSource::Passes { .. } => None,
         }
     }
 
@@ -94,7 +94,7 @@ impl Plan {
     /// Returns true if an epoch can only be entered at its beginning, so that earlier batches must be made again and
     /// dropped. This holds for an iterable dataset, whose positions count batches.
     pub(super) fn replays(&self) -> bool {
-        matches!(self.source, Source::Passes { .. })
+        matches!(self.source, IndexSource::Passes { .. })
     }
 
     /// Goes to a position of an epoch.
@@ -102,11 +102,11 @@ impl Plan {
         self.epoch = epoch;
         self.position = position;
         match &mut self.source {
-            Source::Batches { sampler, draws } => {
+            IndexSource::Batches { sampler, draws } => {
                 sampler.set_epoch(epoch);
                 *draws = Some(sampler.iter_from(position));
             }
-            Source::Passes { ended, turn, .. } => {
+            IndexSource::Passes { ended, turn, .. } => {
                 ended.fill(false);
                 *turn = 0;
                 self.position = 0;
@@ -115,25 +115,25 @@ impl Plan {
     }
 
     /// Returns the next batch of the epoch, if there is one.
-    pub(super) fn next(&mut self) -> Option<Next> {
+    pub(super) fn next(&mut self) -> Option<NextBatch> {
         let (work, lane, step) = match &mut self.source {
-            Source::Batches { sampler, draws } => {
-                (Work::Samples(draws.as_mut()?.next()?), 0, sampler.stride())
+            IndexSource::Batches { sampler, draws } => {
+                (FetchWork::Samples(draws.as_mut()?.next()?), 0, sampler.stride())
             }
-            Source::Passes { batch, ended, turn } => {
+            IndexSource::Passes { batch, ended, turn } => {
                 let lanes = ended.len();
                 let lane = (0..lanes).map(|ahead| (*turn + ahead) % lanes).find(|lane| !ended[*lane])?;
                 *turn = (lane + 1) % lanes;
-                (Work::Next(*batch), lane, 1)
+                (FetchWork::Next(*batch), lane, 1)
             }
         };
         self.position = self.position.saturating_add(step);
-        Some(Next { work, lane, end: self.position })
+        Some(NextBatch { work, lane, end: self.position })
     }
 
     /// Records that the part of a worker in an epoch has ended.
     pub(super) fn exhausted(&mut self, epoch: u64, lane: usize) {
-        if let (Source::Passes { ended, .. }, true) = (&mut self.source, epoch == self.epoch) {
+        if let (IndexSource::Passes { ended, .. }, true) = (&mut self.source, epoch == self.epoch) {
             ended[lane] = true;
         }
     }
@@ -141,8 +141,8 @@ impl Plan {
     /// Returns true if the epoch has no more batches to plan. Does not call the dataset.
     pub(super) fn has_ended(&self) -> bool {
         match &self.source {
-            Source::Batches { draws, .. } => draws.as_ref().is_none_or(|draws| draws.len() == 0),
-            Source::Passes { ended, .. } => ended.iter().all(|ended| *ended),
+            IndexSource::Batches { draws, .. } => draws.as_ref().is_none_or(|draws| draws.len() == 0),
+            IndexSource::Passes { ended, .. } => ended.iter().all(|ended| *ended),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the same size. Idle memory never exceeds the peak of memory in use. A pool can use memory other than the heap: see
 //! [`Memory`].
 
-use super::memory::{LINE, Memory, Room};
+use super::memory::{CacheLines, LINE, Memory};
 use crate::dataset::Cause;
 use bytemuck::Pod;
 use std::collections::VecDeque;
@@ -21,15 +21,15 @@ impl<T: Pod + Send + Sync> Element for T {}
 /// Pool of reusable buffers. Clones are handles to the same pool, and may be used from any thread.
 #[derive(Clone, Default)]
 pub struct Pool {
-    shelf: Arc<Mutex<Shelf>>,
+    free_list: Arc<Mutex<FreeList>>,
     /// `None` for the heap.
     memory: Option<Arc<dyn Memory>>,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct FreeList {
     /// Oldest first.
-    idle: VecDeque<Room>,
+    idle: VecDeque<CacheLines>,
     usage: PoolUsage,
     /// First error, not yet taken, because of which memory came from the heap instead.
     failure: Option<Cause>,
@@ -56,7 +56,7 @@ impl Pool {
 
     /// Creates an empty pool that allocates from `memory`.
     pub fn over(memory: Arc<dyn Memory>) -> Self {
-        Pool { shelf: Arc::default(), memory: Some(memory) }
+        Pool { free_list: Arc::default(), memory: Some(memory) }
     }
 
     /// Returns a buffer of `len` elements with arbitrary contents: zeros, or those of an earlier use.
@@ -66,33 +66,33 @@ impl Pool {
     pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
         let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
-        let recycled = self.shelf().recycle(wanted);
+        let recycled = self.free_list().recycle(wanted);
         let room = recycled.unwrap_or_else(|| self.allocate(rounded(wanted)));
         Buffer { room, len, home: self.clone(), element: PhantomData }
     }
 
-    fn allocate(&self, lines: usize) -> Room {
-        let Some(memory) = &self.memory else { return Room::on_heap(lines) };
-        Room::of(&**memory, lines).unwrap_or_else(|cause| {
-            self.shelf().failure.get_or_insert(cause);
-            Room::on_heap(lines)
+    fn allocate(&self, lines: usize) -> CacheLines {
+        let Some(memory) = &self.memory else { return CacheLines::on_heap(lines) };
+        CacheLines::of(&**memory, lines).unwrap_or_else(|cause| {
+            self.free_list().failure.get_or_insert(cause);
+            CacheLines::on_heap(lines)
         })
     }
 
     /// Takes the error because of which memory came from the heap, if any.
     pub(super) fn take_failure(&self) -> Option<Cause> {
         self.memory.as_ref()?;
-        self.shelf().failure.take()
+        self.free_list().failure.take()
     }
 
     /// Returns the current memory usage of the pool.
     pub fn usage(&self) -> PoolUsage {
-        self.shelf().usage
+        self.free_list().usage
     }
 
-    /// Locks the shelf. A panic cannot corrupt it: it only holds idle memory.
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the free list. A panic cannot corrupt it: it only holds idle memory.
+    fn free_list(&self) -> MutexGuard<'_, FreeList> {
+        self.free_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,15 +102,15 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl Shelf {
+impl FreeList {
     /// Takes the smallest idle buffer that is large enough and at most twice as large. Counts the memory as taken,
     /// even if the caller must allocate it.
-    fn recycle(&mut self, wanted: usize) -> Option<Room> {
-        let fits = |room: &Room| (wanted..=rounded(wanted) * 2).contains(&room.lines());
+    fn recycle(&mut self, wanted: usize) -> Option<CacheLines> {
+        let fits = |room: &CacheLines| (wanted..=rounded(wanted) * 2).contains(&room.lines());
         let candidates = self.idle.iter().enumerate().filter(|(_, room)| fits(room));
         let found = candidates.min_by_key(|(_, room)| room.lines()).map(|(at, _)| at);
         let room = found.and_then(|at| self.idle.remove(at));
-        let bytes = LINE * room.as_ref().map_or(rounded(wanted), Room::lines);
+        let bytes = LINE * room.as_ref().map_or(rounded(wanted), CacheLines::lines);
         self.usage.in_use += bytes;
         self.usage.peak = self.usage.peak.max(self.usage.in_use);
         match &room {
@@ -121,7 +121,7 @@ impl Shelf {
     }
 
     /// Takes a buffer back, optionally to keep it, and frees the oldest ones if idle memory exceeds the limit.
-    fn put_back(&mut self, room: Room, is_kept: bool) {
+    fn put_back(&mut self, room: CacheLines, is_kept: bool) {
         self.usage.in_use -= LINE * room.lines();
         if !is_kept {
             return;
@@ -143,7 +143,7 @@ fn rounded(lines: usize) -> usize {
 
 /// Elements in memory of a [`Pool`], to which the memory returns when the buffer is dropped.
 pub struct Buffer<T: Element> {
-    room: Room,
+    room: CacheLines,
     len: usize,
     home: Pool,
     element: PhantomData<T>,
@@ -167,8 +167,8 @@ impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         let room = std::mem::take(&mut self.room);
         // A heap substitute for exhausted memory does not belong in the pool.
-        let is_kept = self.home.memory.is_none() || matches!(room, Room::Elsewhere { .. });
-        self.home.shelf().put_back(room, is_kept);
+        let is_kept = self.home.memory.is_none() || matches!(room, CacheLines::Elsewhere { .. });
+        self.home.free_list().put_back(room, is_kept);
     }
 }
 
@@ -181,7 +181,7 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loader::memory::{Bytes, Line};
+    use crate::loader::memory::{Bytes, CacheLine};
     use bytemuck::Zeroable;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -219,8 +219,11 @@ mod tests {
             let usage = pool.usage();
             assert!(usage.idle <= usage.peak, "{usage:?}");
         }
-        let shelf = pool.shelf();
-        assert_eq!(shelf.idle.iter().map(|room| room.lines() * LINE).sum::<usize>(), shelf.usage.idle);
+        let free_list = pool.free_list();
+        assert_eq!(
+            free_list.idle.iter().map(|room| room.lines() * LINE).sum::<usize>(),
+            free_list.usage.idle
+        );
     }
 
     /// Memory of which there is only so much.
@@ -230,7 +233,7 @@ mod tests {
         fn allocate(&self, bytes: usize) -> Result<Box<dyn Bytes>, Cause> {
             let enough = |left: usize| left.checked_sub(bytes);
             self.0.fetch_update(Relaxed, Relaxed, enough).map_err(|left| format!("{left} bytes are left"))?;
-            Ok(Box::new(vec![Line::zeroed(); bytes / LINE]))
+            Ok(Box::new(vec![CacheLine::zeroed(); bytes / LINE]))
         }
     }
 

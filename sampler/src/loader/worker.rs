@@ -1,6 +1,6 @@
 //! Context of a worker, and the guard around user code: no panic ends a worker.
 
-use super::error::{Panicked, Who};
+use super::error::{Actor, Panicked};
 use super::generator::SampleGenerator;
 use super::pool::Pool;
 use crate::dataset::Cause;
@@ -34,14 +34,14 @@ impl WorkerInfo {
 
 /// Context of a loading thread.
 pub(super) struct WorkerContext {
-    pub(super) who: Who,
+    pub(super) who: Actor,
     pub(super) info: WorkerInfo,
     /// Memory of batches.
     pub(super) pool: Pool,
     /// Memory of samples.
     pub(super) samples: Pool,
     /// Current activity of the thread.
-    pub(super) status: Arc<Status>,
+    pub(super) status: Arc<WorkerStatus>,
     /// Counts cancellations; tasks of an earlier generation are cancelled.
     pub(super) generation: Arc<AtomicU64>,
     /// Becomes ready when the loader is dropped.
@@ -52,7 +52,7 @@ impl WorkerContext {
     /// Creates the context of the calling thread.
     pub(super) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
-            who: Who::Caller,
+            who: Actor::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
             pool,
             samples,
@@ -73,7 +73,7 @@ impl WorkerContext {
 }
 
 /// Current work of a worker, for error messages.
-pub(super) struct Status {
+pub(super) struct WorkerStatus {
     /// The item being loaded, or one of the constants below.
     item: AtomicU64,
     /// Start of the current work, in milliseconds after `start`.
@@ -84,13 +84,13 @@ pub(super) struct Status {
 const IDLE: u64 = u64::MAX;
 const COLLATING: u64 = u64::MAX - 1;
 
-impl Default for Status {
+impl Default for WorkerStatus {
     fn default() -> Self {
-        Status { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), start: Instant::now() }
+        WorkerStatus { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), start: Instant::now() }
     }
 }
 
-impl Status {
+impl WorkerStatus {
     pub(super) fn loading(&self, item: usize) {
         self.set(item as u64);
     }
@@ -109,7 +109,7 @@ impl Status {
     }
 
     /// Describes the current work, for an error.
-    pub(super) fn describe(&self, who: Who) -> String {
+    pub(super) fn describe(&self, who: Actor) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
         let so_far = self.start.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {

@@ -8,12 +8,12 @@
 //! process does not fork, and a failed thread can report its error. Other loaders use processes because of the
 //! interpreter lock, which does not exist here.
 
-use super::bell::Bell;
-use super::error::{LoaderError, Who};
-use super::fetch::{Done, Fetchers, Made, Task};
+use super::bell::BatchBell;
+use super::error::{Actor, LoaderError};
+use super::fetch::{FetchOutcome, FetchTask, Fetchers, Made};
 use super::options::WorkerInit;
 use super::pool::Pool;
-use super::worker::{Status, WorkerContext, WorkerInfo, guarded};
+use super::worker::{WorkerContext, WorkerInfo, WorkerStatus, guarded};
 use crate::dataset::Cause;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct Recipe<B> {
     pub(super) workers: usize,
     pub(super) base_seed: u64,
     pub(super) patience: Option<Duration>,
-    pub(super) bell: Bell,
+    pub(super) bell: BatchBell,
     /// Memory of batches.
     pub(super) pool: Pool,
     /// Memory of samples: the same as `pool`, unless the caller provides memory for batches.
@@ -45,10 +45,10 @@ pub(super) struct Recipe<B> {
 /// Threads at work.
 pub(super) struct Workers<B> {
     /// Sending ends of the queues; dropping them ends the workers.
-    lanes: Vec<Lane>,
-    results: Receiver<Done<B>>,
+    lanes: Vec<WorkerLane>,
+    results: Receiver<FetchOutcome<B>>,
     /// Status of every thread, the pinning thread last.
-    statuses: Vec<(Who, Arc<Status>)>,
+    statuses: Vec<(Actor, Arc<WorkerStatus>)>,
     generation: Arc<AtomicU64>,
     /// Dropped to interrupt pauses.
     closing: Option<Sender<()>>,
@@ -58,15 +58,15 @@ pub(super) struct Workers<B> {
     patience: Option<Duration>,
 }
 
-struct Lane {
-    tasks: Sender<Task>,
+struct WorkerLane {
+    tasks: Sender<FetchTask>,
     /// Receiving end, to cancel tasks.
-    queue: Receiver<Task>,
+    queue: Receiver<FetchTask>,
 }
 
 impl<B: Send + 'static> Workers<B> {
     pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
-        let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
+        let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| WorkerLane { tasks, queue });
         let (alive, running) = unbounded();
         let (closing, closed) = unbounded();
         let (made, results) = unbounded();
@@ -74,8 +74,8 @@ impl<B: Send + 'static> Workers<B> {
             lanes: queues.collect(),
             results,
             statuses: (0..recipe.workers)
-                .map(Who::Worker)
-                .chain(recipe.pin.is_some().then_some(Who::Pinner))
+                .map(Actor::Worker)
+                .chain(recipe.pin.is_some().then_some(Actor::Pinner))
                 .map(|who| (who, Arc::default()))
                 .collect(),
             generation: Arc::default(),
@@ -93,13 +93,13 @@ impl<B: Send + 'static> Workers<B> {
     fn start_threads(
         &mut self,
         recipe: &Recipe<B>,
-        (made, alive, closed): (Sender<Done<B>>, Sender<()>, Receiver<()>),
+        (made, alive, closed): (Sender<FetchOutcome<B>>, Sender<()>, Receiver<()>),
     ) -> Result<(), LoaderError> {
         // With a pinning stage, the pinning thread rings the bell instead of the workers.
-        let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
+        let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { BatchBell::default() };
         for id in 0..recipe.workers {
             let context = WorkerContext {
-                who: Who::Worker(id),
+                who: Actor::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
                 samples: recipe.samples.clone(),
@@ -112,7 +112,7 @@ impl<B: Send + 'static> Workers<B> {
                 WorkerThread { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let fetchers = recipe.fetchers.clone();
             let init = recipe.init.clone();
-            self.threads.push(spawn(Who::Worker(id), move || worker.serve(context, &fetchers, init))?);
+            self.threads.push(spawn(Actor::Worker(id), move || worker.serve(context, &fetchers, init))?);
         }
         match recipe.pin.clone() {
             Some(stage) => self.pin(stage, recipe.bell.clone(), alive),
@@ -121,12 +121,12 @@ impl<B: Send + 'static> Workers<B> {
     }
 
     /// Inserts the pinning thread between the workers and the caller.
-    fn pin(&mut self, stage: PinStage<B>, bell: Bell, alive: Sender<()>) -> Result<(), LoaderError> {
+    fn pin(&mut self, stage: PinStage<B>, bell: BatchBell, alive: Sender<()>) -> Result<(), LoaderError> {
         let (pinned, results) = unbounded();
         let made = std::mem::replace(&mut self.results, results);
         let generation = self.generation.clone();
         let status = self.statuses.last().map(|(_, status)| status.clone()).unwrap_or_default();
-        let thread = spawn(Who::Pinner, move || {
+        let thread = spawn(Actor::Pinner, move || {
             let _alive = alive;
             for done in made {
                 if done.generation != generation.load(Ordering::Relaxed) {
@@ -150,18 +150,18 @@ impl<B: Send + 'static> Workers<B> {
         self.generation.load(Ordering::Relaxed)
     }
 
-    pub(super) fn send(&self, task: Task) {
+    pub(super) fn send(&self, task: FetchTask) {
         // A queue loses its reader only if its worker has ended, which the results show.
         let _ = self.lanes[task.lane].tasks.send(task);
     }
 
     /// Returns the next current result, if any.
-    pub(super) fn try_receive(&self) -> Option<Done<B>> {
+    pub(super) fn try_receive(&self) -> Option<FetchOutcome<B>> {
         self.results.try_iter().find(|done| done.generation == self.generation())
     }
 
     /// Waits for the next result.
-    pub(super) fn receive(&self, deadline: Instant) -> Result<Done<B>, LoaderError> {
+    pub(super) fn receive(&self, deadline: Instant) -> Result<FetchOutcome<B>, LoaderError> {
         loop {
             match self.results.recv_deadline(deadline) {
                 Ok(done) if done.generation != self.generation() => {}
@@ -215,9 +215,9 @@ impl<B> Drop for Workers<B> {
 
 /// Queue ends of a worker thread.
 struct WorkerThread<B> {
-    queue: Receiver<Task>,
-    made: Sender<Done<B>>,
-    bell: Bell,
+    queue: Receiver<FetchTask>,
+    made: Sender<FetchOutcome<B>>,
+    bell: BatchBell,
     /// Dropped when the thread ends.
     _alive: Sender<()>,
 }
@@ -254,17 +254,17 @@ impl<B: Send + 'static> WorkerThread<B> {
 }
 
 /// Starts a thread.
-fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoaderError> {
+fn spawn(who: Actor, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoaderError> {
     let spawned = Builder::new().name(format!("loader {who}")).spawn(body);
     spawned.map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
 }
 
 /// Passes a batch through the pinning stage.
-pub(super) fn pin<B>(done: Done<B>, stage: &PinStage<B>) -> Done<B> {
-    let Done { made: Made::Batch(batch), epoch, .. } = done else { return done };
+pub(super) fn pin<B>(done: FetchOutcome<B>, stage: &PinStage<B>) -> FetchOutcome<B> {
+    let FetchOutcome { made: Made::Batch(batch), epoch, .. } = done else { return done };
     let made = match guarded(|| stage(batch)) {
         Ok(batch) => Made::Batch(batch),
         Err(cause) => Made::Failed(LoaderError::Pin { epoch, cause: cause.into() }),
     };
-    Done { made, ..done }
+    FetchOutcome { made, ..done }
 }

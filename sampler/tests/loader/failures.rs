@@ -3,7 +3,7 @@
 use super::support::{Numbers, PATIENCE, epoch, numbers, options};
 use hexagram_sampler::dataset::{Cause, Dataset, Fetch};
 use hexagram_sampler::loader::{
-    Array, CollateError, DataLoader, LoaderError, LoaderOptions, Misfit, OnFailure, Who,
+    Actor, Array, CollateError, DataLoader, LoaderError, LoaderOptions, Misfit, OnFailure,
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -34,7 +34,7 @@ fn a_failed_sample_is_named_with_its_worker() {
             let LoaderError::Sample { index: 17, worker, epoch: 0, attempts: 1, .. } = &error else {
                 panic!("{error}")
             };
-            assert_eq!(matches!(worker, Who::Caller), workers == 0);
+            assert_eq!(matches!(worker, Actor::Caller), workers == 0);
             let text = error.to_string();
             assert!(text.contains("cannot load sample 17 in epoch 0"), "{text}");
             let cause = if panics { "it panicked: the disk is on fire" } else { "the disk is full" };

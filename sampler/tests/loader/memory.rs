@@ -2,7 +2,7 @@
 
 use super::support::{epoch, numbers, options};
 use hexagram_sampler::dataset::Cause;
-use hexagram_sampler::loader::{Array, Bytes, DataLoader, LoaderError, LoaderOptions, Memory, Who};
+use hexagram_sampler::loader::{Actor, Array, Bytes, DataLoader, LoaderError, LoaderOptions, Memory};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -70,7 +70,7 @@ fn memory_that_comes_to_an_end_is_named_with_the_worker() {
         let (_, mut loader) = loader(workers, 0);
         let error = loader.iter().next().unwrap().unwrap_err();
         let LoaderError::Memory { worker, epoch: 0, .. } = &error else { panic!("{error}") };
-        assert_eq!(matches!(worker, Who::Caller), workers == 0);
+        assert_eq!(matches!(worker, Actor::Caller), workers == 0);
         let text = error.to_string();
         assert!(text.contains("no memory for a batch of epoch 0: all pieces are given away"), "{text}");
     }

@@ -1,18 +1,18 @@
 //! Batches of images, loaded ahead of the training, in pinned memory if the device copies from it.
 
-use super::data::Images;
+use super::data::ImageDataset;
 use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
 use hexagram::{Pinned, Queue, Upload, Uploaded};
-use hexagram_lab::run::Failure;
+use hexagram_lab::run::RunError;
 use std::sync::Arc;
 
 /// Batch to train on.
-pub(crate) struct Batch {
+pub(crate) struct ImageBatch {
     images: Array<f32>,
     labels: Array<u32>,
 }
 
-impl Upload for Batch {
+impl Upload for ImageBatch {
     type Uploaded = (Uploaded, Array<u32>);
 
     /// Begins to copy the images. Labels are few, and integers, so candle copies them.
@@ -26,10 +26,10 @@ impl Upload for Batch {
 /// # Errors
 /// As [`DataLoader::with_collate`].
 pub(crate) fn share(
-    train: Images,
+    train: ImageDataset,
     options: LoaderOptions,
     copies: &Queue,
-) -> Result<DataLoader<Batch>, Failure> {
+) -> Result<DataLoader<ImageBatch>, RunError> {
     let pinned = || -> Arc<dyn Memory> { Arc::new(Pinned::new(copies)) };
     let options = LoaderOptions {
         persistent_workers: options.workers > 0,
@@ -38,6 +38,6 @@ pub(crate) fn share(
     };
     Ok(DataLoader::with_collate(train, options, |samples, pool| {
         let (images, labels) = Collate::collate(samples, pool)?;
-        Ok(Batch { images, labels })
+        Ok(ImageBatch { images, labels })
     })?)
 }

@@ -5,32 +5,32 @@ use candle_core::{Device, Tensor};
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
-use hexagram_lab::run::Failure;
+use hexagram_lab::run::RunError;
 use hexagram_lab::task::{CLASSES, Images as Digits, SIDE};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Images of channels × rows × columns, from 0.0 to 1.0, and their labels, from 0 to 9.
-pub(crate) type Images = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
+pub(crate) type ImageDataset = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
 
 /// Training images, and held-out images that are never used for training.
 #[derive(Clone)]
-pub(crate) struct Data {
+pub(crate) struct TrainingData {
     /// Training images.
-    pub(crate) train: Images,
+    pub(crate) train: ImageDataset,
     /// Held-out images.
-    pub(crate) held_out: Images,
+    pub(crate) held_out: ImageDataset,
     /// Channels, rows and columns.
     pub(crate) shape: [usize; 3],
 }
 
-impl Data {
+impl TrainingData {
     /// Returns the images compiled into the program; every fifth is held out.
     ///
     /// # Errors
     ///
     /// As [`Digits::embedded`].
-    pub(crate) fn embedded() -> Result<Self, Failure> {
+    pub(crate) fn embedded() -> Result<Self, RunError> {
         Self::digits(&Digits::embedded()?)
     }
 
@@ -40,7 +40,7 @@ impl Data {
     /// # Errors
     ///
     /// One line that names the file and its problem.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Self::digits(&Digits::read(path)?);
         }
@@ -48,8 +48,9 @@ impl Data {
             folders.iter().map(|folder| path.join(folder)).find(|folder| folder.join(file).exists())
         };
         if let Some(folder) = within(&["", "cifar-10-batches-bin"], "data_batch_1.bin") {
-            let part = |train| Ok::<Images, Failure>(Arc::new(Cifar10::open(&folder, train)?.map(scaled)));
-            return Ok(Data { train: part(true)?, held_out: part(false)?, shape: [3, 32, 32] });
+            let part =
+                |train| Ok::<ImageDataset, RunError>(Arc::new(Cifar10::open(&folder, train)?.map(scaled)));
+            return Ok(TrainingData { train: part(true)?, held_out: part(false)?, shape: [3, 32, 32] });
         }
         let folder = within(&["MNIST/raw"], "").unwrap_or_else(|| path.to_owned());
         let or = |error: DatasetError| {
@@ -70,18 +71,18 @@ impl Data {
         [&train, &held_out].into_iter().try_for_each(|part| check_labels(part, &folder))?;
         let train = Arc::new(train.map(scaled));
         let held_out = Arc::new(held_out.map(scaled));
-        Ok(Data { train, held_out, shape: [1, rows, columns] })
+        Ok(TrainingData { train, held_out, shape: [1, rows, columns] })
     }
 
-    fn digits(digits: &Digits) -> Result<Self, Failure> {
+    fn digits(digits: &Digits) -> Result<Self, RunError> {
         let [train, held_out] = digits.split();
-        let images = |part: &Digits| -> Result<Images, Failure> {
+        let images = |part: &Digits| -> Result<ImageDataset, RunError> {
             let pixels = Array::new([part.len(), 1, SIDE, SIDE], part.pixels().to_vec())?;
             let labels = part.labels().iter().map(|label| *label as u32).collect();
             Ok(Arc::new(Zip::new(Rows::new(pixels), Items(labels))?))
         };
         let shape = [1, SIDE, SIDE];
-        Ok(Data { train: images(&train)?, held_out: images(&held_out)?, shape })
+        Ok(TrainingData { train: images(&train)?, held_out: images(&held_out)?, shape })
     }
 }
 
@@ -89,7 +90,7 @@ impl Data {
 ///
 /// # Errors
 /// One line with the first image that has such a label.
-fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
+fn check_labels(images: &Mnist, folder: &Path) -> Result<(), RunError> {
     let Some((at, label)) =
         images.labels().iter().enumerate().find(|(_, label)| usize::from(**label) >= CLASSES)
     else {
@@ -104,7 +105,7 @@ fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The error of an image that cannot be read.
-pub(crate) fn digest(images: &Images) -> Result<u64, Failure> {
+pub(crate) fn digest(images: &ImageDataset) -> Result<u64, RunError> {
     let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
     let mixed = |hash: u64, word: u32| hash::step(hash, u64::from(word)).rotate_left(29);
     let mut hash = hash::START;
@@ -126,7 +127,7 @@ fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f
 }
 
 /// Returns the images in the format of nets for ImageNet: three channels of `side` × `side` pixels, from −1 to 1.
-pub(crate) fn enlarged(images: &Images, side: usize) -> Images {
+pub(crate) fn enlarged(images: &ImageDataset, side: usize) -> ImageDataset {
     let enlarge = move |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| {
         let shape = [&[1], &image.shape()[..]].concat();
         let enlarged =
@@ -144,7 +145,7 @@ const SHIFT: u64 = 4;
 
 /// Returns the images, each shifted by up to four pixels in both directions, with black outside, and every second one
 /// mirrored: with new random numbers in each epoch, by the worker that loads the image.
-pub(crate) fn augmented(images: &Images) -> Images {
+pub(crate) fn augmented(images: &ImageDataset) -> ImageDataset {
     let augment =
         |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| -> Result<(Array<f32>, u32), Cause> {
             let mut generator = fetch.generator();
@@ -181,7 +182,7 @@ mod tests {
     use hexagram::sampler::loader::WorkerInfo;
     use std::fs;
 
-    fn first(images: &Images) -> (Array<f32>, u32) {
+    fn first(images: &ImageDataset) -> (Array<f32>, u32) {
         let worker = WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed: 0 };
         images.get(0, &Fetch::new(&worker, &Pool::new(), 0)).unwrap()
     }
@@ -194,12 +195,12 @@ mod tests {
     }
 
     fn refused(path: &Path) -> String {
-        Data::read(path).err().unwrap().to_string()
+        TrainingData::read(path).err().unwrap().to_string()
     }
 
     #[test]
     fn any_change_changes_the_digest() {
-        let images = |pixels: [f32; 2], labels: [u32; 2]| -> Images {
+        let images = |pixels: [f32; 2], labels: [u32; 2]| -> ImageDataset {
             let pixels = Array::new([2, 1, 1, 1], pixels.to_vec()).unwrap();
             Arc::new(Zip::new(Rows::new(pixels), Items(labels.to_vec())).unwrap())
         };
@@ -224,7 +225,7 @@ mod tests {
     #[test]
     fn an_enlarged_image_has_three_channels_around_zero() {
         let gray = Array::new([1, 2, 2], vec![0.0, 1.0, 0.5, 0.5]).unwrap();
-        let images: Images = Arc::new(Items(vec![(gray, 3)]));
+        let images: ImageDataset = Arc::new(Items(vec![(gray, 3)]));
         let (image, label) = first(&enlarged(&images, 4));
         assert_eq!((image.shape().to_vec(), label), (vec![3, 4, 4], 3));
         // Like PyTorch's interpolate in the mode bilinear: weights of 3/4 and 1/4 between the centres of pixels.
@@ -237,7 +238,7 @@ mod tests {
     fn an_augmented_image_depends_on_its_epoch_and_index_alone() {
         let row = |index: usize| Array::new([1, 8, 8], (0..64).map(|at| (at * index) as f32).collect());
         let all = (1..9).map(|index| (row(index).unwrap(), 7)).collect();
-        let images: Images = Arc::new(Items(all));
+        let images: ImageDataset = Arc::new(Items(all));
         let augmented = augmented(&images);
         let get = |id: usize, epoch: u64, index: usize| {
             let worker = WorkerInfo { id, workers: 3, epoch, base_seed: 5 };
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn digits_are_split() {
-        let data = Data::embedded().unwrap();
+        let data = TrainingData::embedded().unwrap();
         assert_eq!((data.train.len(), data.held_out.len(), data.shape), (1437, 360, [1, 8, 8]));
         assert_eq!(first(&data.held_out).1, 0);
         assert_eq!(first(&data.train).0.shape().to_vec(), [1, 8, 8]);
@@ -267,7 +268,7 @@ mod tests {
             fs::write(raw.join(format!("{part}-labels-idx1-ubyte")), [0, 0, 8, 1, 0, 0, 0, 1, 7]).unwrap();
         }
         for path in [&folder, &raw] {
-            let data = Data::read(path).unwrap();
+            let data = TrainingData::read(path).unwrap();
             assert_eq!((data.train.len(), data.held_out.len(), data.shape), (1, 1, [1, 28, 28]));
             let (pixels, label) = first(&data.train);
             assert_eq!((pixels, label), (Array::new([1, 28, 28], vec![0.2; 784]).unwrap(), 7));
@@ -289,7 +290,7 @@ mod tests {
             fs::write(binary.join(part).with_extension("bin"), [&[3][..], &[255; 3072]].concat()).unwrap();
         }
         for path in [&folder, &binary] {
-            let data = Data::read(path).unwrap();
+            let data = TrainingData::read(path).unwrap();
             assert_eq!((data.train.len(), data.held_out.len(), data.shape), (5, 1, [3, 32, 32]));
             assert_eq!(first(&data.train), (Array::new([3, 32, 32], vec![1.0; 3072]).unwrap(), 3));
         }

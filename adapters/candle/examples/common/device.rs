@@ -31,7 +31,7 @@ pub(crate) fn share_cores() -> Result<()> {
 
 /// Device on which a rank computes, and which holds its buckets.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct RankDevice {
     /// Device of the candle tensors.
     pub(crate) device: Device,
     /// Queue that owns the buckets of the engine.
@@ -52,7 +52,7 @@ pub(crate) fn check(choice: DeviceChoice) -> Result<()> {
     }
 }
 
-impl Place {
+impl RankDevice {
     /// Opens the device of the rank with this index on its host.
     ///
     /// # Errors
@@ -69,14 +69,14 @@ impl Place {
     fn of(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
         let queue = choice.queue(local_rank)?;
         let Some(index) = queue.name().strip_prefix("cuda:").and_then(|index| index.parse().ok()) else {
-            return Ok(Place { device: Device::Cpu, queue });
+            return Ok(RankDevice { device: Device::Cpu, queue });
         };
         let opened = Device::new_cuda(index);
         let device = opened.map_err(|error| {
             let cause = std::io::Error::other(error);
             Error::system(format!("open {} for candle", queue.name()), cause, "see the driver, or use cpu")
         })?;
-        Ok(Place { device, queue })
+        Ok(RankDevice { device, queue })
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     fn the_host_is_there_in_every_build() {
         for choice in [DeviceChoice::Cpu, DeviceChoice::default()] {
             check(choice).unwrap();
-            let place = Place::open(choice, 3).unwrap();
+            let place = RankDevice::open(choice, 3).unwrap();
             assert!(place.device.is_cpu() && place.queue.is_host());
         }
     }
@@ -101,6 +101,6 @@ mod tests {
             assert!(text.contains("built without CUDA") && text.contains("--features cuda"), "{text}");
             assert!(!text.contains('\n'), "{text}");
         }
-        assert!(Place::open(DeviceChoice::Auto, 0).unwrap().queue.is_host());
+        assert!(RankDevice::open(DeviceChoice::Auto, 0).unwrap().queue.is_host());
     }
 }

@@ -1,7 +1,7 @@
 //! Models for `--model`, and their common parts.
 
-use super::data::Images;
-use super::net::Net;
+use super::data::ImageDataset;
+use super::net::SmallNet;
 use super::resnet::{ResNet, ResNetOptions};
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::{ModuleT, VarBuilder, VarMap};
@@ -12,7 +12,7 @@ use std::fmt;
 
 /// Model to train.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Model {
+pub(crate) enum ModelKind {
     /// Two convolutions and two linear layers: see `net.rs`.
     Small,
     /// ResNet with one bottleneck block in each stage, 8 million parameters.
@@ -23,7 +23,7 @@ pub(crate) enum Model {
 
 /// Model that marks the beginning of each of its parts in the forward pass, where a training waits for parameters that
 /// the last step has left in progress.
-pub(crate) trait Parts: ModuleT {
+pub(crate) trait PartwiseModel: ModuleT {
     /// Returns the result of [`ModuleT::forward_t`], and calls `before` before each part, with the name of the builder
     /// of its parameters.
     ///
@@ -37,16 +37,16 @@ pub(crate) trait Parts: ModuleT {
     ) -> Result<Tensor>;
 }
 
-impl Model {
+impl ModelKind {
     /// Builds the model for images of channels × rows × columns, with parameters from `vb`.
     ///
     /// # Errors
     /// The errors of `vb`.
-    pub(crate) fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn Parts>> {
+    pub(crate) fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn PartwiseModel>> {
         let blocks = match self {
-            Model::Small => return Ok(Box::new(Net::new(vb, shape)?)),
-            Model::Resnet14 => ResNet::OF_14,
-            Model::Resnet50 => ResNet::OF_50,
+            ModelKind::Small => return Ok(Box::new(SmallNet::new(vb, shape)?)),
+            ModelKind::Resnet14 => ResNet::OF_14,
+            ModelKind::Resnet50 => ResNet::OF_50,
         };
         Ok(Box::new(ResNet::new(vb, ResNetOptions::small(blocks, shape[0]))?))
     }
@@ -56,7 +56,7 @@ impl Model {
     /// # Errors
     /// One line with the problem.
     pub(crate) fn check_batch(self, batch: usize) -> hexagram::Result<()> {
-        if self == Model::Small || batch > 1 {
+        if self == ModelKind::Small || batch > 1 {
             return Ok(());
         }
         let what = format!("--batch {batch} has no variance, which --model {self} normalizes by");
@@ -65,20 +65,20 @@ impl Model {
 
     /// Returns the training images as the model receives them: nets with millions of parameters get colour images
     /// [shifted and mirrored](super::data::augmented), against overfitting.
-    pub(crate) fn shown(self, images: &Images, shape: [usize; 3]) -> Images {
+    pub(crate) fn shown(self, images: &ImageDataset, shape: [usize; 3]) -> ImageDataset {
         match (self, shape) {
-            (Model::Small, _) | (_, [1, ..]) => images.clone(),
+            (ModelKind::Small, _) | (_, [1, ..]) => images.clone(),
             _ => super::data::augmented(images),
         }
     }
 }
 
-impl fmt::Display for Model {
+impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Model::Small => "small",
-            Model::Resnet14 => "resnet14",
-            Model::Resnet50 => "resnet50",
+            ModelKind::Small => "small",
+            ModelKind::Resnet14 => "resnet14",
+            ModelKind::Resnet50 => "resnet50",
         })
     }
 }

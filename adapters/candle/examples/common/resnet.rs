@@ -3,7 +3,7 @@
 //! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the 3
 //! × 3 convolution and the parameter names of torchvision.
 
-use super::model::Parts;
+use super::model::PartwiseModel;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, batch_norm, conv2d_no_bias, linear,
@@ -94,7 +94,7 @@ impl ModuleT for ResNet {
     }
 }
 
-impl Parts for ResNet {
+impl PartwiseModel for ResNet {
     fn forward_parts(
         &self,
         images: &Tensor,

@@ -1,7 +1,7 @@
 //! A candle model with its replica, for training, evaluation and saving by the sessions of the laboratory.
 
-use super::data::Images;
-use super::model::{Parts, correct};
+use super::data::ImageDataset;
+use super::model::{PartwiseModel, correct};
 use candle_core::{DType, Device, Tensor};
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
@@ -11,18 +11,18 @@ use hexagram::sampler::loader::{DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp};
 use hexagram_candle::Replica;
-use hexagram_lab::run::{self, Failure};
+use hexagram_lab::run::{self, RunError};
 
 /// A model in training.
-pub(crate) struct Trained {
+pub(crate) struct TrainedModel {
     pub(crate) replica: Replica,
-    pub(crate) model: Box<dyn Parts>,
-    pub(crate) held_out: Images,
+    pub(crate) model: Box<dyn PartwiseModel>,
+    pub(crate) held_out: ImageDataset,
     pub(crate) dtype: DType,
     pub(crate) device: Device,
 }
 
-impl run::Trained for Trained {
+impl run::Trained for TrainedModel {
     fn engine(&self) -> &DataParallel {
         self.replica.engine()
     }
@@ -31,33 +31,33 @@ impl run::Trained for Trained {
         self.replica.set_learning_rate(rate);
     }
 
-    fn trace(&mut self) -> Result<(), Failure> {
+    fn trace(&mut self) -> Result<(), RunError> {
         Ok(self.replica.trace()?)
     }
 
-    fn collect(&mut self) -> Result<Option<Trace>, Failure> {
+    fn collect(&mut self) -> Result<Option<Trace>, RunError> {
         Ok(self.replica.collect()?)
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn settle(&mut self) -> Result<(), RunError> {
         Ok(self.replica.settle()?)
     }
 
-    fn average(&mut self) -> Result<(), Failure> {
+    fn average(&mut self) -> Result<(), RunError> {
         Ok(self.replica.average()?)
     }
 
-    fn is_identical(&mut self) -> Result<bool, Failure> {
+    fn is_identical(&mut self) -> Result<bool, RunError> {
         Ok(self.replica.is_identical()?)
     }
 
-    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
-        let Trained { replica, model, held_out, dtype, device } = self;
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, RunError> {
+        let TrainedModel { replica, model, held_out, dtype, device } = self;
         let comm = replica.engine().communicator().clone();
         replica.evaluate_mean(|| accuracy(&comm, &**model, held_out, (*dtype, device)))
     }
 
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError> {
         match self.replica.save(checkpoints, own) {
             Ok(_) => Ok(()),
             Err(hexagram_candle::Error::Hexagram(error)) => Err((*error).into()),
@@ -69,7 +69,7 @@ impl run::Trained for Trained {
         &mut self,
         checkpoints: &Checkpoints,
         fits: &mut dyn FnMut(&Record) -> hexagram::Result<()>,
-    ) -> Result<Option<Record>, Failure> {
+    ) -> Result<Option<Record>, RunError> {
         Ok(self.replica.load_if(checkpoints, fits)?)
     }
 }
@@ -77,10 +77,10 @@ impl run::Trained for Trained {
 /// Returns the share of the held-out images that are classified correctly; each image is evaluated by one rank.
 fn accuracy(
     comm: &Communicator,
-    model: &dyn Parts,
-    held_out: &Images,
+    model: &dyn PartwiseModel,
+    held_out: &ImageDataset,
     (dtype, device): (DType, &Device),
-) -> Result<f64, Failure> {
+) -> Result<f64, RunError> {
     const BATCH: usize = 256;
     let sampler = DistributedSampler::new(DistributedOptions {
         len: held_out.len(),

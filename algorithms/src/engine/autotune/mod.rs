@@ -18,7 +18,7 @@
 //! Asynchronous algorithms are not tuned, since trials would make ranks wait for each other.
 
 mod options;
-mod recut;
+mod rebucket;
 mod search;
 mod tuner;
 
@@ -29,7 +29,7 @@ use super::{DataParallel, EngineOptions};
 use crate::plugin::Buckets;
 use crate::record::Record;
 use hexagram_logical::{ReduceOp, Result};
-use search::{Search, Trial};
+use search::{Search, TrialSetting};
 use tuner::median;
 
 impl DataParallel {
@@ -106,7 +106,7 @@ impl DataParallel {
     }
 
     /// Returns the useful trials, by kind, for this model, algorithm and these hosts.
-    fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Trial>> {
+    fn candidates(&self, tuner: &Tuner) -> Vec<Vec<TrialSetting>> {
         let trigram = self.algorithm.trigram();
         if !trigram.synchronous || self.comm.size() == 1 {
             tracing::info!(algorithm = self.algorithm.name(), "autotune is off: asynchronous, or one rank");
@@ -119,14 +119,18 @@ impl DataParallel {
             let cut = self.cut(bytes).layout();
             if self.algorithm.needs().buckets == Buckets::BySize && !cuts.contains(&cut) {
                 cuts.push(cut);
-                sizes.push(Trial::BucketBytes(bytes));
+                sizes.push(TrialSetting::BucketBytes(bytes));
             }
         }
         let most = cuts.iter().map(|cut| cut.counts.len()).max().unwrap_or(1);
         let streams = streams.iter().copied().filter(|streams| (1..most).contains(streams));
         let hierarchy = trigram.centralized && trigram.full_precision && self.has_hierarchy();
-        let both = [false, true].map(Trial::Hierarchical);
-        vec![sizes, streams.map(Trial::Streams).collect(), if hierarchy { both.to_vec() } else { Vec::new() }]
+        let both = [false, true].map(TrialSetting::Hierarchical);
+        vec![
+            sizes,
+            streams.map(TrialSetting::Streams).collect(),
+            if hierarchy { both.to_vec() } else { Vec::new() },
+        ]
     }
 
     /// Returns true if there are several hosts, and at least one has several ranks.

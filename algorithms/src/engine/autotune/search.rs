@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 
 /// Setting that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trial {
+pub(super) enum TrialSetting {
     BucketBytes(usize),
     Streams(usize),
     Hierarchical(bool),
 }
 
-impl Trial {
+impl TrialSetting {
     fn of(self, mut tuning: Tuning) -> Tuning {
         match self {
-            Trial::BucketBytes(bytes) => tuning.bucket_bytes = bytes,
-            Trial::Streams(streams) => tuning.streams = streams,
-            Trial::Hierarchical(hierarchical) => tuning.hierarchical = hierarchical,
+            TrialSetting::BucketBytes(bytes) => tuning.bucket_bytes = bytes,
+            TrialSetting::Streams(streams) => tuning.streams = streams,
+            TrialSetting::Hierarchical(hierarchical) => tuning.hierarchical = hierarchical,
         }
         tuning
     }
@@ -25,7 +25,7 @@ impl Trial {
 
 pub(super) struct Search {
     /// Kinds of settings still to be tried, the current one first.
-    rounds: VecDeque<Vec<Trial>>,
+    rounds: VecDeque<Vec<TrialSetting>>,
     /// Settings that the current round varies.
     base: Tuning,
     trying: Tuning,
@@ -34,7 +34,7 @@ pub(super) struct Search {
 
 impl Search {
     /// Starts with the present settings.
-    pub(super) fn new(present: Tuning, mut rounds: Vec<Vec<Trial>>) -> Self {
+    pub(super) fn new(present: Tuning, mut rounds: Vec<Vec<TrialSetting>>) -> Self {
         rounds.iter_mut().for_each(|round| round.reverse());
         Search { rounds: rounds.into(), base: present, trying: present, best: None }
     }
@@ -72,7 +72,7 @@ impl Search {
 
     /// Keeps the size of the buckets, as they cannot be cut differently.
     pub(super) fn keep_buckets(&mut self, bucket_bytes: usize) {
-        let keeps = |change: &Trial| !matches!(change, Trial::BucketBytes(_));
+        let keeps = |change: &TrialSetting| !matches!(change, TrialSetting::BucketBytes(_));
         self.rounds.iter_mut().for_each(|round| round.retain(keeps));
         self.base.bucket_bytes = bucket_bytes;
         if let Some((_, best)) = &mut self.best {
@@ -87,7 +87,7 @@ mod tests {
 
     const PRESENT: Tuning = Tuning { bucket_bytes: 10, streams: 8, hierarchical: false };
 
-    fn found(rounds: Vec<Vec<Trial>>, cost: impl Fn(Tuning) -> f64) -> (Tuning, Vec<Tuning>) {
+    fn found(rounds: Vec<Vec<TrialSetting>>, cost: impl Fn(Tuning) -> f64) -> (Tuning, Vec<Tuning>) {
         let mut search = Search::new(PRESENT, rounds);
         let mut tried = vec![PRESENT];
         search.measured(cost(PRESENT));
@@ -98,11 +98,11 @@ mod tests {
         (search.best(), tried)
     }
 
-    fn rounds() -> Vec<Vec<Trial>> {
+    fn rounds() -> Vec<Vec<TrialSetting>> {
         vec![
-            [1, 10, 20, 40].map(Trial::BucketBytes).to_vec(),
-            [1, 2].map(Trial::Streams).to_vec(),
-            [false, true].map(Trial::Hierarchical).to_vec(),
+            [1, 10, 20, 40].map(TrialSetting::BucketBytes).to_vec(),
+            [1, 2].map(TrialSetting::Streams).to_vec(),
+            [false, true].map(TrialSetting::Hierarchical).to_vec(),
         ]
     }
 

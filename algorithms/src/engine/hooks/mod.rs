@@ -3,13 +3,13 @@
 mod pass;
 
 pub use pass::Mode;
-pub(super) use pass::Results;
+pub(super) use pass::PassContents;
 
-use super::plan::Plan;
-use super::runner::{Memory, Request, Requests};
-use super::stage::Stage;
+use super::plan::ModelPlan;
+use super::runner::{BucketTransfer, Requests, RunnerRequest};
+use super::stage::HookStage;
 use super::widths::widen;
-use crate::bytes::on_host;
+use crate::host_copy::on_host;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, Element, Error, ReadView, Result, WriteView};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -159,7 +159,7 @@ impl Hooks {
     ///
     /// # Errors
     /// As [`Hooks::ready`]; [`Error::Usage`] for a parameter of 16 bits, whose gradient is stored in f32.
-    pub fn ready_as_it_lies(&self, parameter: usize) -> Result<()> {
+    pub fn ready_in_bucket(&self, parameter: usize) -> Result<()> {
         self.call(|backward| {
             let announced = backward.plan.parameter(parameter)?.dtype;
             if announced.is_half() {
@@ -205,7 +205,7 @@ struct GradientBucket {
 
 /// Gradients of the current pass, and those that remain between two passes.
 pub(super) struct Backward {
-    plan: Plan,
+    plan: ModelPlan,
     /// Number of times that buckets were recreated, or moved to another buffer.
     generation: u64,
     requests: Requests,
@@ -219,7 +219,7 @@ pub(super) struct Backward {
     open: Option<Mode>,
     /// Number of buckets handed over in this pass.
     sent: usize,
-    results: Results,
+    results: PassContents,
     /// Error of the first refused call in the current pass.
     mistake: Option<Error>,
     /// Current step, for the hooks.
@@ -273,8 +273,13 @@ impl Backward {
     fn send(&mut self, bucket: usize) -> Result<()> {
         let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
         self.sent += 1;
-        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
-        self.requests.send(Request::Hook { stage: Stage::Gradients, bucket, memory, present: self.present })
+        let memory = BucketTransfer { gradients: Some(gradients), ..BucketTransfer::default() };
+        self.requests.send(RunnerRequest::Hook {
+            stage: HookStage::Gradients,
+            bucket,
+            memory,
+            present: self.present,
+        })
     }
 
     /// Returns the memory of a gradient with its present values: zeros at first.

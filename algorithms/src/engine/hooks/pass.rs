@@ -2,7 +2,7 @@
 
 use super::{Backward, Gradient, GradientBucket, on_their_way};
 use crate::engine::Unused;
-use crate::engine::plan::{BucketPlan, Plan};
+use crate::engine::plan::{BucketPlan, ModelPlan};
 use crate::engine::runner::Requests;
 use crate::engine::widths::narrow;
 use crate::plugin::StepInfo;
@@ -19,7 +19,7 @@ pub enum Mode {
 
 /// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Results {
+pub(in crate::engine) enum PassContents {
     /// Nothing, or the gradients that earlier passes accumulated.
     None,
     /// Gradients as the algorithm left them, not yet used by a step.
@@ -31,7 +31,7 @@ pub(in crate::engine) enum Results {
 impl Backward {
     /// Creates the state before the first pass. `buffers` are those of the buckets of the plan, which is not final
     /// before [`Backward::install`].
-    pub(in crate::engine) fn new(plan: Plan, requests: Requests, buffers: Vec<Buffer>) -> Self {
+    pub(in crate::engine) fn new(plan: ModelPlan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         let idle = vec![false; gradients.len()];
@@ -45,14 +45,14 @@ impl Backward {
             idle,
             open: None,
             sent: 0,
-            results: Results::None,
+            results: PassContents::None,
             mistake: None,
             present: StepInfo::default(),
             observed: Some(Vec::new()),
         }
     }
 
-    pub(in crate::engine) fn plan(&self) -> &Plan {
+    pub(in crate::engine) fn plan(&self) -> &ModelPlan {
         &self.plan
     }
 
@@ -72,7 +72,7 @@ impl Backward {
     }
 
     /// Continues with another plan, and moves the present gradients into its buffers.
-    pub(in crate::engine) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
+    pub(in crate::engine) fn install(&mut self, plan: ModelPlan, buffers: Vec<Buffer>) -> Result<()> {
         self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
         self.plan = plan;
@@ -109,11 +109,11 @@ impl Backward {
         self.present = present;
     }
 
-    pub(in crate::engine) fn results(&self) -> Results {
+    pub(in crate::engine) fn results(&self) -> PassContents {
         self.results
     }
 
-    pub(in crate::engine) fn set_results(&mut self, results: Results) {
+    pub(in crate::engine) fn set_results(&mut self, results: PassContents) {
         self.results = results;
     }
 
@@ -147,7 +147,7 @@ impl Backward {
         }
         self.open = Some(mode);
         self.held = held;
-        self.results = Results::None;
+        self.results = PassContents::None;
         self.mistake = None;
         self.sent = 0;
         for (slot, bucket) in self.slots.iter_mut().zip(self.plan.buckets()) {
@@ -188,7 +188,7 @@ impl Backward {
         if mode == Mode::Accumulate {
             return Ok(None);
         }
-        self.results = Results::Synchronized;
+        self.results = PassContents::Synchronized;
         Ok(Some(self.sent))
     }
 
@@ -235,10 +235,10 @@ impl Backward {
     pub(in crate::engine) fn gradient(&self, parameter: usize) -> Result<ReadView> {
         let (bucket, range) = self.plan.place(parameter)?;
         match (self.results, &self.slots[bucket].buffer) {
-            (Results::Synchronized, Some(buffer)) => {
+            (PassContents::Synchronized, Some(buffer)) => {
                 narrow(buffer, range, self.plan.parameters()[parameter].dtype)
             }
-            (Results::Overflowed, _) => {
+            (PassContents::Overflowed, _) => {
                 let remedy = "skip the step if `overflowed` is true";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }
@@ -251,7 +251,7 @@ impl Backward {
     }
 }
 
-fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
+fn slots(plan: &ModelPlan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
     let slot = |(bucket, buffer): (&BucketPlan, Buffer)| GradientBucket {
         place: buffer.address().addr().get(),
         buffer: Some(buffer),

@@ -8,16 +8,16 @@
 //! If the next forward pass begins while buckets are in progress, those that it needs first have priority: of the hooks
 //! that have begun, only the most urgent continue (`urgency`).
 
-mod between;
+mod commands;
 mod urgency;
 
 use super::hook_spans::{OpenHook, hook_begins, hook_ends};
-use super::overflow::{self, Watch};
+use super::overflow::{self, OverflowCheck};
 use super::plan::name_tensor;
-use super::stage::Stage;
+use super::stage::HookStage;
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Slots, Tensor};
-use crate::plugin::{Context, Metrics, StepInfo};
+use crate::plugin::{Context, MetricsCollector, StepInfo};
 use crate::trace::Recorder;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};
@@ -29,19 +29,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Polling, Poll};
 
 /// Request of the training thread to the communication thread.
-pub(super) enum Request {
+pub(super) enum RunnerRequest {
     /// Hook of a bucket, with memory that it needs and this thread does not own yet.
-    Hook { stage: Stage, bucket: usize, memory: Memory, present: StepInfo },
+    Hook { stage: HookStage, bucket: usize, memory: BucketTransfer, present: StepInfo },
     /// Work between two steps.
-    Call(Call),
+    Call(RunnerCall),
 }
 
-pub(super) type Call =
+pub(super) type RunnerCall =
     Box<dyn for<'a> FnOnce(&'a mut HookRunner) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + Send>;
 
 /// Memory of a bucket, in transfer between the threads; `None` for parts that are not transferred.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct BucketTransfer {
     pub(super) gradients: Option<Buffer>,
     pub(super) parameters: Option<Buffer>,
     /// Memory of the optimizer, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
@@ -50,7 +50,7 @@ pub(super) struct Memory {
     pub(super) overflowed: bool,
 }
 
-impl Memory {
+impl BucketTransfer {
     /// Returns one of the buffers of the bucket; all have the same layout.
     fn buffer(&self) -> Option<&Buffer> {
         self.gradients.as_ref().or(self.parameters.as_ref())
@@ -63,26 +63,26 @@ impl Memory {
 }
 
 /// Bucket whose hooks are done.
-pub(super) type Done = Result<(usize, Memory)>;
+pub(super) type FinishedBucket = Result<(usize, BucketTransfer)>;
 
 /// Sender of requests to the communication thread.
 #[derive(Clone)]
 pub(super) struct Requests {
     /// Sending end; `None` after the scheduler was dropped.
-    sender: Arc<Mutex<Option<Sender<Request>>>>,
+    sender: Arc<Mutex<Option<Sender<RunnerRequest>>>>,
     bell: Arc<dyn Bell>,
 }
 
 impl Requests {
-    pub(super) fn new(sender: Sender<Request>, bell: Arc<dyn Bell>) -> Self {
+    pub(super) fn new(sender: Sender<RunnerRequest>, bell: Arc<dyn Bell>) -> Self {
         Requests { sender: Arc::new(Mutex::new(Some(sender))), bell }
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<Sender<Request>>> {
+    fn sender(&self) -> MutexGuard<'_, Option<Sender<RunnerRequest>>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn send(&self, request: Request) -> Result<()> {
+    pub(super) fn send(&self, request: RunnerRequest) -> Result<()> {
         let sender = self.sender();
         let Some(sender) = &*sender else {
             return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
@@ -112,12 +112,12 @@ type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 struct FinishedHook {
     outcome: Result<()>,
     instance: Option<Box<dyn Instance>>,
-    memory: Memory,
+    memory: BucketTransfer,
 }
 
-struct Running {
+struct RunningHook {
     bucket: usize,
-    stage: Stage,
+    stage: HookStage,
     hook: Hook,
     /// True after its first poll.
     begun: bool,
@@ -126,18 +126,18 @@ struct Running {
 }
 
 /// State of one bucket on this thread.
-struct Lane {
+struct BucketLane {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
-    metrics: Metrics,
+    metrics: MetricsCollector,
     tensors: Arc<[Tensor]>,
     /// True if hooks receive parameters.
     parameters: bool,
     /// State of the algorithm for the bucket; `None` while a hook owns it, and before the first hook.
     instance: Option<Box<dyn Instance>>,
     /// Memory of the bucket that no hook in progress owns.
-    memory: Memory,
-    waiting: VecDeque<(Stage, StepInfo)>,
+    memory: BucketTransfer,
+    waiting: VecDeque<(HookStage, StepInfo)>,
     busy: bool,
 }
 
@@ -157,14 +157,14 @@ pub(super) struct HookRunner {
     /// True if the engine options request it.
     skips_overflows: bool,
     /// Treatment of gradients that are not finite, before a hook that would refuse them.
-    overflows: Watch,
-    lanes: Vec<Lane>,
-    running: Vec<Running>,
+    overflows: OverflowCheck,
+    lanes: Vec<BucketLane>,
+    running: Vec<RunningHook>,
     /// Hooks to start, in the order in which every rank starts them.
-    upcoming: VecDeque<(Stage, usize)>,
+    upcoming: VecDeque<(HookStage, usize)>,
     /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
-    outgoing: Sender<Done>,
+    outgoing: Sender<FinishedBucket>,
     /// For each bucket, its place in the order of the next forward pass, smaller numbers first; `None` without
     /// priorities.
     urgency: Option<Vec<usize>>,
@@ -180,7 +180,7 @@ impl HookRunner {
         comm: Communicator,
         hierarchy: Option<Hierarchy>,
         streams: usize,
-        outgoing: Sender<Done>,
+        outgoing: Sender<FinishedBucket>,
     ) -> Self {
         let lanes = Vec::new();
         let running = Vec::new();
@@ -193,7 +193,7 @@ impl HookRunner {
             works_after_backward: false,
             compares_rates: false,
             skips_overflows: false,
-            overflows: Watch::None,
+            overflows: OverflowCheck::None,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -207,7 +207,7 @@ impl HookRunner {
     }
 
     /// Runs until the training thread is gone or a hook fails.
-    pub(super) async fn run(mut self, incoming: &Receiver<Request>) {
+    pub(super) async fn run(mut self, incoming: &Receiver<RunnerRequest>) {
         drive::beside_computation();
         let mut wait = Wait::default();
         loop {
@@ -237,10 +237,10 @@ impl HookRunner {
         }
     }
 
-    async fn take(&mut self, request: Request) -> Result<()> {
+    async fn take(&mut self, request: RunnerRequest) -> Result<()> {
         match request {
-            Request::Call(work) => work(self).await,
-            Request::Hook { stage, bucket, memory, present } => {
+            RunnerRequest::Call(work) => work(self).await,
+            RunnerRequest::Hook { stage, bucket, memory, present } => {
                 self.arrive(stage, bucket, memory, present);
                 self.start();
                 Ok(())
@@ -250,7 +250,7 @@ impl HookRunner {
 
     /// Takes a bucket that has arrived for a stage. Buckets arrive for one stage after another, and within a stage in
     /// any order.
-    fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, present: StepInfo) {
+    fn arrive(&mut self, stage: HookStage, bucket: usize, memory: BucketTransfer, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
             self.upcoming.extend((0..buckets).map(|bucket| (stage, bucket)));
@@ -261,9 +261,9 @@ impl HookRunner {
         lane.memory.slots = memory.slots;
         lane.waiting.push_back((stage, present));
         self.arrived = (self.arrived + 1) % buckets;
-        if stage == Stage::Gradients && self.arrived == 0 && self.works_after_backward {
-            self.upcoming.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
-            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, present)));
+        if stage == HookStage::Gradients && self.arrived == 0 && self.works_after_backward {
+            self.upcoming.extend((0..buckets).map(|bucket| (HookStage::Backward, bucket)));
+            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((HookStage::Backward, present)));
         }
     }
 
@@ -277,7 +277,7 @@ impl HookRunner {
         while let Some((stage, bucket)) = self.upcoming.front().copied()
             && self.running.len() < self.streams()
         {
-            if stage == Stage::Start && !self.running.is_empty() {
+            if stage == HookStage::Start && !self.running.is_empty() {
                 return;
             }
             let lane = &mut self.lanes[bucket];
@@ -307,7 +307,7 @@ impl HookRunner {
                 memory: std::mem::take(&mut lane.memory),
             };
             let hook = Box::pin(call.hook(stage, context));
-            self.running.push(Running { bucket, stage, hook, begun: false, span });
+            self.running.push(RunningHook { bucket, stage, hook, begun: false, span });
         }
     }
 
@@ -325,7 +325,7 @@ impl HookRunner {
     }
 
     /// Polls every hook that `may_go_on`, unless it must wait for more urgent ones.
-    fn poll_those(&mut self, may_go_on: impl Fn(&Running) -> bool) -> Result<()> {
+    fn poll_those(&mut self, may_go_on: impl Fn(&RunningHook) -> bool) -> Result<()> {
         let waker = drive::waker();
         let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
@@ -346,7 +346,7 @@ impl HookRunner {
                 continue;
             };
             // Keeps the order, so that hooks also run in the order in which they were started.
-            let Running { bucket, stage, span, .. } = self.running.remove(at);
+            let RunningHook { bucket, stage, span, .. } = self.running.remove(at);
             if let Some(trace) = &mut self.trace {
                 hook_ends(trace, span, &self.comm);
             }
@@ -361,7 +361,7 @@ impl HookRunner {
 
     /// Takes back the data of a hook, and hands it to the training thread unless the next hook of the bucket needs it
     /// here.
-    fn hand_back(&mut self, bucket: usize, stage: Stage, finished: FinishedHook) -> Result<()> {
+    fn hand_back(&mut self, bucket: usize, stage: HookStage, finished: FinishedHook) -> Result<()> {
         let FinishedHook { outcome, instance, memory } = finished;
         let lane = &mut self.lanes[bucket];
         // A device reports an error late, perhaps for another bucket: then the error names no tensor, rather than a
@@ -376,7 +376,8 @@ impl HookRunner {
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
         lane.memory.overflowed |= memory.overflowed;
-        let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
+        let stays =
+            stage == HookStage::Forward || (stage == HookStage::Gradients && self.works_after_backward);
         if !stays {
             runtime::catch_up();
             let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
@@ -390,15 +391,15 @@ struct HookCall {
     algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
-    overflows: Watch,
+    overflows: OverflowCheck,
     instance: Option<Box<dyn Instance>>,
-    memory: Memory,
+    memory: BucketTransfer,
 }
 
 impl HookCall {
-    async fn hook(mut self, stage: Stage, context: Context) -> FinishedHook {
+    async fn hook(mut self, stage: HookStage, context: Context) -> FinishedHook {
         let outcome = match stage {
-            Stage::Forward => self.forward(&context).await,
+            HookStage::Forward => self.forward(&context).await,
             _ => self.with_bucket(stage, &context).await,
         };
         FinishedHook { outcome, instance: self.instance, memory: self.memory }
@@ -411,33 +412,35 @@ impl HookCall {
         }
     }
 
-    async fn with_bucket(&mut self, stage: Stage, context: &Context) -> Result<()> {
+    async fn with_bucket(&mut self, stage: HookStage, context: &Context) -> Result<()> {
         let Some(gradients) = self.memory.gradients.take() else { return Err(missing()) };
         let parameters = match self.memory.parameters.take() {
             Some(parameters) => parameters,
             None if self.parameters => return Err(missing()),
-            None => gradients.beside(gradients.dtype(), 0)?,
+            None => gradients.zeroed_same_device(gradients.dtype(), 0)?,
         };
         let mut slots = self.memory.slots.take();
         let mut overflowed = self.memory.overflowed;
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
         match self.overflows {
-            Watch::Shared if stage == Stage::Gradients => {
+            OverflowCheck::Shared if stage == HookStage::Gradients => {
                 overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
             }
-            Watch::Refused if stage == Stage::Gradients => overflow::check(context, &bucket)?,
+            OverflowCheck::Refused if stage == HookStage::Gradients => overflow::check(context, &bucket)?,
             _ => {}
         }
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
-            (Stage::Start, none, Some(algorithm)) => {
+            (HookStage::Start, none, Some(algorithm)) => {
                 let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
-            (Stage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
-            (Stage::Gradients | Stage::Backward, ..) if overflowed => overflow::show(&bucket.gradients),
-            (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
-            (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
-            (Stage::Step, Some(instance), _) => {
+            (HookStage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
+            (HookStage::Gradients | HookStage::Backward, ..) if overflowed => {
+                overflow::show(&bucket.gradients)
+            }
+            (HookStage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
+            (HookStage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
+            (HookStage::Step, Some(instance), _) => {
                 let seen = match &mut slots {
                     Some(slots) => instance.slots_ready(context, &mut bucket, slots).await,
                     None => Ok(()),
@@ -447,11 +450,11 @@ impl HookCall {
                     Err(error) => Err(error),
                 }
             }
-            (Stage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
+            (HookStage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
-        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots, overflowed };
+        self.memory = BucketTransfer { gradients: Some(bucket.gradients), parameters, slots, overflowed };
         outcome
     }
 }

@@ -23,7 +23,7 @@ fn what_lies_in_the_buckets_is_communicated_and_stepped_with() {
         engine.initial().prepare()?;
         let places = [addresses(&engine, 0), addresses(&engine, 1)];
         engine.begin(Mode::Accumulate)?;
-        engine.hooks().ready_as_it_lies(0)?;
+        engine.hooks().ready_in_bucket(0)?;
         engine.finish()?;
         engine.begin(Mode::Synchronize)?;
         for (parameter, (gradient, _)) in places.iter().enumerate().rev() {
@@ -31,7 +31,7 @@ fn what_lies_in_the_buckets_is_communicated_and_stepped_with() {
                 // SAFETY: three elements, in buckets that `engine` keeps; this thread owns them until they are ready.
                 unsafe { gradient.add(element).write((10 * parameter + element + 2 * comm.rank()) as f32) };
             }
-            engine.hooks().ready_as_it_lies(parameter)?;
+            engine.hooks().ready_in_bucket(parameter)?;
         }
         engine.finish_and_step()?;
         for (parameter, (gradient, values)) in places.into_iter().enumerate() {
@@ -98,7 +98,7 @@ fn sixteen_bits_have_no_gradient_of_their_own_there() {
         let half = vec![parameter("half", DType::BF16, 2)];
         let mut engine = DataParallel::new(&comm, half, GradientAllReduce, options(4, 4))?;
         engine.begin(Mode::Synchronize)?;
-        let error = engine.hooks().ready_as_it_lies(0).unwrap_err().to_string();
+        let error = engine.hooks().ready_in_bucket(0).unwrap_err().to_string();
         assert!(error.contains("`half`") && error.contains("hand over a tensor"), "{error}");
         assert!(engine.finish().is_err());
         Ok(())

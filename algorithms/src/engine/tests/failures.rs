@@ -1,13 +1,13 @@
 //! Failures: an error on one rank ends all of them, with its reason.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use std::time::Duration;
 
 /// In every hook except `settle`, which is called without it, rank 1 fails in its second step.
-fn fails_in(stage: Stage, how: fn() -> Act) -> Arc<Probe> {
+fn fails_in(stage: HookStage, how: fn() -> Act) -> Arc<Probe> {
     Arc::new(Probe::new(move |at, context| match at == stage && context.rank() == 1 {
-        true if context.step() == 1 || matches!(stage, Stage::Start | Stage::Settle) => how(),
+        true if context.step() == 1 || matches!(stage, HookStage::Start | HookStage::Settle) => how(),
         _ => Act::Mean,
     }))
 }
@@ -26,8 +26,14 @@ fn train(comm: &Communicator, probe: Arc<Probe>) -> Option<Error> {
     train().err()
 }
 
-const STAGES: [Stage; 6] =
-    [Stage::Start, Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step, Stage::Settle];
+const STAGES: [HookStage; 6] = [
+    HookStage::Start,
+    HookStage::Forward,
+    HookStage::Gradients,
+    HookStage::Backward,
+    HookStage::Step,
+    HookStage::Settle,
+];
 
 #[test]
 fn a_plugins_error_reaches_the_training_loop_of_every_rank_from_every_hook() {

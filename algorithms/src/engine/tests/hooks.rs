@@ -1,12 +1,12 @@
 //! Hooks: their order, and which of them overlap.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use crate::slowmo::SlowMo;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const MEAN: fn(Stage, &Context) -> Act = |_, _| Act::Mean;
+const MEAN: fn(HookStage, &Context) -> Act = |_, _| Act::Mean;
 
 /// Generous: only a hang takes this long.
 fn until(flag: impl Fn() -> bool) {
@@ -35,8 +35,9 @@ fn every_stage_starts_in_plan_order_and_every_bucket_sees_all_stages() {
                 engine.step()?;
             }
             engine.settle()?;
-            let step = [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step];
-            let stages = [&[Stage::Start], &step[..], &step[..], &step[..], &[Stage::Settle]].concat();
+            let step = [HookStage::Forward, HookStage::Gradients, HookStage::Backward, HookStage::Step];
+            let stages =
+                [&[HookStage::Start], &step[..], &step[..], &step[..], &[HookStage::Settle]].concat();
             let all: Vec<_> = stages.iter().flat_map(|stage| (0..4).map(move |b| (*stage, b))).collect();
             // Buckets overlap, so one may be in a later stage than the next; but stages start in plan order.
             let mut log = probe.log();
@@ -69,9 +70,9 @@ fn the_base_of_slowmo_sees_all_stages() {
             engine.hooks().ready_slice(0, &[1.0f32])
         })?;
         engine.settle()?;
-        let stages: Vec<Stage> = probe.log().into_iter().map(|(stage, _)| stage).collect();
-        let step = [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step];
-        assert_eq!(stages, [&[Stage::Start], &step[..], &[Stage::Settle]].concat());
+        let stages: Vec<HookStage> = probe.log().into_iter().map(|(stage, _)| stage).collect();
+        let step = [HookStage::Forward, HookStage::Gradients, HookStage::Backward, HookStage::Step];
+        assert_eq!(stages, [&[HookStage::Start], &step[..], &[HookStage::Settle]].concat());
         Ok(())
     })
     .unwrap();
@@ -83,19 +84,19 @@ fn a_hook_before_the_forward_pass_may_run_until_the_gradients_are_ready() {
         let flag = Arc::new(AtomicBool::new(false));
         let waits_for = Arc::clone(&flag);
         let probe = Arc::new(Probe::new(move |stage, _| match stage {
-            Stage::Forward => Act::Until(Arc::clone(&waits_for)),
+            HookStage::Forward => Act::Until(Arc::clone(&waits_for)),
             _ => Act::Mean,
         }));
         let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
         let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options(4, 4), (0.1, 0.0))?;
         engine.initial().prepare()?;
         engine.forward()?;
-        until(|| probe.log().ends_with(&[(Stage::Forward, 0), (Stage::Forward, 1)]));
+        until(|| probe.log().ends_with(&[(HookStage::Forward, 0), (HookStage::Forward, 1)]));
         assert!(engine.parameter(0).is_err(), "it is being worked on");
         engine.begin(Mode::Synchronize)?;
         engine.hooks().ready_slice(1, &[1.0f32])?;
         engine.hooks().ready_slice(0, &[1.0f32])?;
-        assert!(!probe.log().iter().any(|(stage, _)| *stage == Stage::Gradients));
+        assert!(!probe.log().iter().any(|(stage, _)| *stage == HookStage::Gradients));
         flag.store(true, Ordering::SeqCst);
         engine.finish()?;
         engine.step()
@@ -110,13 +111,13 @@ fn no_more_hooks_run_at_once_than_there_are_streams() {
             let flag = Arc::new(AtomicBool::new(false));
             let waits_for = Arc::clone(&flag);
             let probe = Arc::new(Probe::new(move |stage, _| match stage {
-                Stage::Gradients => Act::Until(Arc::clone(&waits_for)),
+                HookStage::Gradients => Act::Until(Arc::clone(&waits_for)),
                 _ => Act::Nothing,
             }));
             let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
             let options = EngineOptions { streams, ..options(4, 4) };
             let mut engine = DataParallel::new(&comm, parameters(6, 1), algorithm, options)?;
-            let started = || probe.log().iter().filter(|(stage, _)| *stage == Stage::Gradients).count();
+            let started = || probe.log().iter().filter(|(stage, _)| *stage == HookStage::Gradients).count();
             engine.begin(Mode::Synchronize)?;
             for index in (0..6).rev() {
                 engine.hooks().ready_slice(index, &[1.0f32])?;
@@ -140,7 +141,7 @@ fn ranks_with_one_stream_never_start_different_hooks() {
         let flag = Arc::new(AtomicBool::new(comm.rank() != 0));
         let waits_for = Arc::clone(&flag);
         let probe = Arc::new(Probe::new(move |stage, context| match (stage, context.bucket()) {
-            (Stage::Forward, 0) => Act::Until(Arc::clone(&waits_for)),
+            (HookStage::Forward, 0) => Act::Until(Arc::clone(&waits_for)),
             _ => Act::Mean,
         }));
         let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
@@ -149,7 +150,7 @@ fn ranks_with_one_stream_never_start_different_hooks() {
         engine.initial().prepare()?;
         engine.forward()?;
         if comm.rank() == 1 {
-            until(|| probe.log().contains(&(Stage::Forward, 1)));
+            until(|| probe.log().contains(&(HookStage::Forward, 1)));
         }
         engine.begin(Mode::Synchronize)?;
         engine.hooks().ready_slice(1, &[1.0f32])?;
@@ -166,8 +167,8 @@ fn a_slow_bucket_does_not_keep_the_next_from_starting() {
         let second_is_done = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&second_is_done);
         let probe = Probe::new(move |stage, context| match (stage, context.bucket()) {
-            (Stage::Gradients, 0) => Act::Until(Arc::clone(&flag)),
-            (Stage::Gradients, _) => {
+            (HookStage::Gradients, 0) => Act::Until(Arc::clone(&flag)),
+            (HookStage::Gradients, _) => {
                 flag.store(true, Ordering::SeqCst);
                 Act::Mean
             }

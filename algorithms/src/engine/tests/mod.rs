@@ -26,7 +26,7 @@ mod switch;
 mod uncalled;
 mod waiting;
 
-use super::plan::Plan;
+use super::plan::ModelPlan;
 use super::*;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn plans_reverse_parameters_and_begin_with_a_small_bucket() {
-    let plan = Plan::new(parameters(6, 100), &options(400, 1000), Buckets::BySize);
+    let plan = ModelPlan::new(parameters(6, 100), &options(400, 1000), Buckets::BySize);
     let members: Vec<Vec<usize>> = plan
         .buckets()
         .iter()
@@ -18,7 +18,7 @@ fn plans_cover_every_element_once_and_never_mix_types() {
     let mixed: Vec<Parameter> = (0..50)
         .map(|index| parameter("p", [DType::F32, DType::BF16, DType::F64][index % 3], index * index))
         .collect();
-    let plan = Plan::new(mixed.clone(), &options(100, 4000), Buckets::BySize);
+    let plan = ModelPlan::new(mixed.clone(), &options(100, 4000), Buckets::BySize);
     let mut seen = vec![0; mixed.len()];
     for bucket in plan.buckets() {
         let mut end = 0;

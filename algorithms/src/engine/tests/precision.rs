@@ -1,6 +1,6 @@
 //! Mixed precision: 16-bit parameters over 32-bit buckets, and the scaling of the loss.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use crate::optimizer::AdamW;
 
@@ -94,7 +94,7 @@ fn a_step_is_skipped_on_all_ranks_if_one_overflows() {
     {
         spawn(transport, 3, |comm| {
             let probe = Arc::new(Probe::new(|stage, _| match stage {
-                Stage::Gradients => Act::Mean,
+                HookStage::Gradients => Act::Mean,
                 _ => Act::Nothing,
             }));
             let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
@@ -115,7 +115,7 @@ fn a_step_is_skipped_on_all_ranks_if_one_overflows() {
             let expected =
                 [(8.0, 0, 512.0), (7.0, 1, 512.0), (7.0, 1, 256.0), (6.0, 2, 256.0), (5.0, 3, 1024.0)];
             assert_eq!(path, expected);
-            for stage in [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step] {
+            for stage in [HookStage::Forward, HookStage::Gradients, HookStage::Backward, HookStage::Step] {
                 let calls = probe.log().into_iter().filter(|(at, _)| *at == stage).count();
                 assert_eq!(calls, 3 * 2, "{stage:?}: in steps that were made, for two buckets");
             }

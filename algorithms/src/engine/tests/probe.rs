@@ -1,6 +1,6 @@
 //! An algorithm scripted by a test, which records the hooks that were called.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use crate::plugin::Needs;
 use std::sync::atomic::AtomicBool;
@@ -16,14 +16,14 @@ pub(super) enum Act {
     Panic,
 }
 
-type Script = Arc<dyn Fn(Stage, &Context) -> Act + Send + Sync>;
+type Script = Arc<dyn Fn(HookStage, &Context) -> Act + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) struct Probe {
     pub(super) needs: Needs,
     pub(super) synchronous: bool,
     script: Script,
-    log: Arc<Mutex<Vec<(Stage, usize)>>>,
+    log: Arc<Mutex<Vec<(HookStage, usize)>>>,
 }
 
 /// The same on all ranks, as ranks compare it.
@@ -35,17 +35,17 @@ impl std::fmt::Debug for Probe {
 
 impl Probe {
     /// Works on parameters, in buckets by size.
-    pub(super) fn new(script: impl Fn(Stage, &Context) -> Act + Send + Sync + 'static) -> Self {
+    pub(super) fn new(script: impl Fn(HookStage, &Context) -> Act + Send + Sync + 'static) -> Self {
         let needs = Needs { buckets: Buckets::BySize, parameters: true };
         Probe { needs, synchronous: true, script: Arc::new(script), log: Arc::default() }
     }
 
     /// Hooks in the order in which they were called, with their buckets.
-    pub(super) fn log(&self) -> Vec<(Stage, usize)> {
+    pub(super) fn log(&self) -> Vec<(HookStage, usize)> {
         self.log.lock().unwrap().clone()
     }
 
-    async fn act(&self, stage: Stage, context: &Context, buffer: &mut Buffer) -> Result<()> {
+    async fn act(&self, stage: HookStage, context: &Context, buffer: &mut Buffer) -> Result<()> {
         self.log.lock().unwrap().push((stage, context.bucket()));
         match (self.script)(stage, context) {
             Act::Nothing => Ok(()),
@@ -77,26 +77,26 @@ impl Algorithm for Probe {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<()> {
-        self.act(Stage::Start, context, &mut context.copy_of(&bucket.gradients)?).await
+        self.act(HookStage::Start, context, &mut context.copy_of(&bucket.gradients)?).await
     }
 
     async fn before_forward(&self, context: &Context, (): &mut (), parameters: &Buffer) -> Result<()> {
-        self.act(Stage::Forward, context, &mut context.copy_of(parameters)?).await
+        self.act(HookStage::Forward, context, &mut context.copy_of(parameters)?).await
     }
 
     async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        self.act(Stage::Gradients, context, &mut bucket.gradients).await
+        self.act(HookStage::Gradients, context, &mut bucket.gradients).await
     }
 
     async fn after_backward(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        self.act(Stage::Backward, context, &mut context.copy_of(&bucket.gradients)?).await
+        self.act(HookStage::Backward, context, &mut context.copy_of(&bucket.gradients)?).await
     }
 
     async fn after_step(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        self.act(Stage::Step, context, &mut bucket.parameters).await
+        self.act(HookStage::Step, context, &mut bucket.parameters).await
     }
 
     async fn settle(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        self.act(Stage::Settle, context, &mut bucket.gradients).await
+        self.act(HookStage::Settle, context, &mut bucket.gradients).await
     }
 }

@@ -1,13 +1,13 @@
 //! Switching between algorithms on one model: all ranks agree, and the optimizer state is kept.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use std::sync::Barrier;
 
 /// Averages gradients, in one bucket, with parameters.
 fn whole() -> AnyAlgorithm {
     let mut probe = Probe::new(|stage, _| match stage {
-        Stage::Gradients => Act::Mean,
+        HookStage::Gradients => Act::Mean,
         _ => Act::Nothing,
     });
     probe.needs.buckets = Buckets::Whole;

@@ -4,20 +4,20 @@
 //! bucket 0 until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread of
 //! rank 0 while it waits for bucket 0 deadlocks.
 
-use super::super::stage::Stage;
+use super::super::stage::HookStage;
 use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::compressed_allreduce::CompressedAllReduce;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Erased, Fields, HookFuture, Instance, Needs, Slots, Written};
+use crate::plugin::{Erased, Fields, HookFuture, ImplementedHooks, Instance, Needs, Slots};
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
 use crate::sparse_loco::SparseLoCo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::{registry, zero_one_adam::ZeroOneAdam};
-use hexagram_logical::spelling::{Options, Spelled};
+use hexagram_logical::options_text::{NamedOptions, Options};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -32,18 +32,18 @@ struct Finished(Mutex<Hooks>);
 
 #[derive(Default)]
 struct Hooks {
-    finished: Vec<(Stage, u64)>,
+    finished: Vec<(HookStage, u64)>,
     waiting: Vec<Waker>,
 }
 
 impl Finished {
-    fn add(&self, hook: (Stage, u64)) {
+    fn add(&self, hook: (HookStage, u64)) {
         let mut state = self.0.lock().unwrap();
         state.finished.push(hook);
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    async fn wait(&self, hook: (Stage, u64)) -> Result<()> {
+    async fn wait(&self, hook: (HookStage, u64)) -> Result<()> {
         let start = Instant::now();
         poll_fn(|polling| {
             let mut state = self.0.lock().unwrap();
@@ -60,7 +60,7 @@ impl Finished {
         .await
     }
 
-    async fn hold(&self, stage: Stage, context: &Context, hook: HookFuture<'_>) -> Result<()> {
+    async fn hold(&self, stage: HookStage, context: &Context, hook: HookFuture<'_>) -> Result<()> {
         let at = (stage, context.step());
         // Services are started in the first step, in the same order on all ranks.
         if (context.rank(), context.bucket()) == (1, 0) && context.step() > 0 {
@@ -107,7 +107,7 @@ impl Erased for HeldBack {
         self.algorithm.reads_slots()
     }
 
-    fn written(&self) -> Written {
+    fn written(&self) -> ImplementedHooks {
         self.algorithm.written()
     }
 
@@ -146,22 +146,22 @@ struct Held {
 impl Instance for Held {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
         let hook = self.instance.before_forward(context, parameters);
-        Box::pin(self.finished.hold(Stage::Forward, context, hook))
+        Box::pin(self.finished.hold(HookStage::Forward, context, hook))
     }
 
     fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.evaluated(context, bucket);
-        Box::pin(self.finished.hold(Stage::Evaluate, context, hook))
+        Box::pin(self.finished.hold(HookStage::Evaluate, context, hook))
     }
 
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.gradients_ready(context, bucket);
-        Box::pin(self.finished.hold(Stage::Gradients, context, hook))
+        Box::pin(self.finished.hold(HookStage::Gradients, context, hook))
     }
 
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.after_backward(context, bucket);
-        Box::pin(self.finished.hold(Stage::Backward, context, hook))
+        Box::pin(self.finished.hold(HookStage::Backward, context, hook))
     }
 
     fn slots_ready<'a>(
@@ -171,17 +171,17 @@ impl Instance for Held {
         slots: &'a mut Slots,
     ) -> HookFuture<'a> {
         let hook = self.instance.slots_ready(context, bucket, slots);
-        Box::pin(self.finished.hold(Stage::Step, context, hook))
+        Box::pin(self.finished.hold(HookStage::Step, context, hook))
     }
 
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.after_step(context, bucket);
-        Box::pin(self.finished.hold(Stage::Step, context, hook))
+        Box::pin(self.finished.hold(HookStage::Step, context, hook))
     }
 
     fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.settle(context, bucket);
-        Box::pin(self.finished.hold(Stage::Settle, context, hook))
+        Box::pin(self.finished.hold(HookStage::Settle, context, hook))
     }
 
     fn weight(&self) -> f64 {

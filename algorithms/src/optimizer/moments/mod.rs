@@ -17,9 +17,9 @@ pub(super) mod moment;
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{Context, Tensor};
 use hexagram_logical::encoding::Encoding;
-use hexagram_logical::spelling::{Options, above, or, truth};
+use hexagram_logical::options_text::{Options, above, or, truth};
 use hexagram_logical::{Buffer, Result};
-use moment::{Heading, Moment, Scaling};
+use moment::{Heading, MomentStep, Scaling};
 use std::sync::Arc;
 
 /// Constants of Adam.
@@ -104,7 +104,7 @@ impl Frozen {
     /// Bounds the gradients, `g ← clip(D g) / D`, and clears them where D is 0.
     pub(crate) fn limit(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
         let clip = self.clip.unwrap_or(f64::INFINITY) as f32;
-        whole(Moment::Limit { clip }, [scale], gradients)
+        whole(MomentStep::Limit { clip }, [scale], gradients)
     }
 
     /// Averages a moment or a gradient over all ranks, encoded in the coordinates of the options.
@@ -157,14 +157,14 @@ impl Moments {
     pub(crate) fn first(&self, gradients: &Buffer, first: &mut Buffer) -> Result<()> {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
-        whole(Moment::First { keep, take }, [gradients], first)
+        whole(MomentStep::First { keep, take }, [gradients], first)
     }
 
     /// Updates the second moment: `v ← β₂ v + (1 − β₂) g²`.
     pub(crate) fn second(&self, gradients: &Buffer, second: &mut Buffer) -> Result<()> {
         let keep = self.beta2 as f32;
         let take = 1.0 - keep;
-        whole(Moment::Second { keep, take }, [gradients], second)
+        whole(MomentStep::Second { keep, take }, [gradients], second)
     }
 
     /// Returns the bias correction of the first moment after `step` steps: `1 / (1 − β₁ᵗ)`.
@@ -204,17 +204,17 @@ impl Moments {
 
 /// Multiplies element by element: `to ← D to`.
 fn multiply(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    whole(Moment::Multiply, [scale], to)
+    whole(MomentStep::Multiply, [scale], to)
 }
 
 /// Divides element by element, `to ← to / D`; 0 where D is 0.
 pub(crate) fn divide(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    whole(Moment::Divide, [scale], to)
+    whole(MomentStep::Divide, [scale], to)
 }
 
 /// Clears elements where D is 0.
 fn silence(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    whole(Moment::Silence, [scale], to)
+    whole(MomentStep::Silence, [scale], to)
 }
 
 /// Runs elementwise work on whole buffers.

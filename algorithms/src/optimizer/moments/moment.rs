@@ -2,7 +2,7 @@
 
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
-use crate::elementwise::{Entry, runs};
+use crate::elementwise::{KernelEntry, runs};
 use hexagram_logical::Result;
 use hexagram_logical::device::kernels::{Float, sums::sum_f32};
 #[cfg(feature = "cuda")]
@@ -18,7 +18,7 @@ pub(in crate::optimizer) static MODULE: Module =
 
 /// Work that changes x, a moment or a gradient, given y: a gradient or the scale D.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Moment {
+pub(super) enum MomentStep {
     /// x ← keep x + take y.
     First { keep: f32, take: f32 },
     /// x ← keep x + take y².
@@ -33,37 +33,39 @@ pub(super) enum Moment {
     Silence,
 }
 
-impl Elementwise<f32, 1, 1> for Moment {
+impl Elementwise<f32, 1, 1> for MomentStep {
     #[inline(always)]
     fn run(&self, [y]: [&[f32]; 1], [x]: [&mut [f32]; 1]) {
         let pairs = x.iter_mut().zip(y);
         match *self {
-            Moment::First { keep, take } => pairs.for_each(|(x, y)| *x = (keep * *x + take * y).canonical()),
-            Moment::Second { keep, take } => {
+            MomentStep::First { keep, take } => {
+                pairs.for_each(|(x, y)| *x = (keep * *x + take * y).canonical())
+            }
+            MomentStep::Second { keep, take } => {
                 pairs.for_each(|(x, y)| *x = (keep * *x + take * y * y).canonical());
             }
-            Moment::Limit { clip } => {
+            MomentStep::Limit { clip } => {
                 pairs.for_each(|(x, y)| *x = if *y == 0.0 { 0.0 } else { bounded(*x, clip / y) });
             }
-            Moment::Multiply => pairs.for_each(|(x, y)| *x = (*x * y).canonical()),
-            Moment::Divide => {
+            MomentStep::Multiply => pairs.for_each(|(x, y)| *x = (*x * y).canonical()),
+            MomentStep::Divide => {
                 pairs.for_each(|(x, y)| *x = if *y == 0.0 { 0.0 } else { (*x / y).canonical() });
             }
-            Moment::Silence => pairs.for_each(|(x, y)| *x = if *y == 0.0 { 0.0 } else { x.canonical() }),
+            MomentStep::Silence => pairs.for_each(|(x, y)| *x = if *y == 0.0 { 0.0 } else { x.canonical() }),
         }
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let (name, scalars) = match *self {
-            Moment::First { keep, take } => ("moment_first", vec![keep, take]),
-            Moment::Second { keep, take } => ("moment_second", vec![keep, take]),
-            Moment::Limit { clip } => ("moment_limit", vec![clip]),
-            Moment::Multiply => ("moment_multiply", Vec::new()),
-            Moment::Divide => ("moment_divide", Vec::new()),
-            Moment::Silence => ("moment_silence", Vec::new()),
+            MomentStep::First { keep, take } => ("moment_first", vec![keep, take]),
+            MomentStep::Second { keep, take } => ("moment_second", vec![keep, take]),
+            MomentStep::Limit { clip } => ("moment_limit", vec![clip]),
+            MomentStep::Multiply => ("moment_multiply", Vec::new()),
+            MomentStep::Divide => ("moment_divide", Vec::new()),
+            MomentStep::Silence => ("moment_silence", Vec::new()),
         };
-        Entry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
+        KernelEntry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
     }
 }
 
@@ -99,12 +101,12 @@ impl Elementwise<f32, 2, 1> for Heading {
     }
 
     #[cfg(feature = "cuda")]
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> KernelEntry {
         let (name, scalars) = match *self {
             Heading::Adam { unbias, root, epsilon } => ("moment_adam", vec![unbias, root, epsilon]),
             Heading::Frozen { unbias } => ("moment_frozen", vec![unbias]),
         };
-        Entry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
+        KernelEntry { module: &MODULE, name, scalars: scalars.into_iter().map(Argument::F32).collect() }
     }
 }
 
@@ -190,13 +192,13 @@ mod tests {
     #[test]
     fn the_device_under_test_has_the_bits_of_the_host() {
         let moments = [
-            Moment::First { keep: 0.9, take: 0.1 },
-            Moment::Second { keep: 0.999, take: 0.001 },
-            Moment::Limit { clip: 1.5 },
-            Moment::Limit { clip: f32::INFINITY },
-            Moment::Multiply,
-            Moment::Divide,
-            Moment::Silence,
+            MomentStep::First { keep: 0.9, take: 0.1 },
+            MomentStep::Second { keep: 0.999, take: 0.001 },
+            MomentStep::Limit { clip: 1.5 },
+            MomentStep::Limit { clip: f32::INFINITY },
+            MomentStep::Multiply,
+            MomentStep::Divide,
+            MomentStep::Silence,
         ];
         let headings =
             [Heading::Adam { unbias: 1.7, root: 3.1, epsilon: 1e-8 }, Heading::Frozen { unbias: 1.3 }];

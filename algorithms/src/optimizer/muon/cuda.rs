@@ -3,11 +3,11 @@
 //! Matrices are stepped one after the other, in the same scratch memory. A² is never stored, only the polynomial of A
 //! and A².
 
-use super::{Matrix, MuonStep, Rule};
+use super::{MatrixStep, MuonStep, TensorRule};
 use crate::elementwise::name_for;
+use crate::float_ext::FloatExt;
 use crate::optimizer::adam;
 use crate::optimizer::newton_schulz::COEFFICIENTS;
-use crate::real::Real;
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
 use hexagram_logical::device::sums::Sums;
 use std::ops::Range;
@@ -25,7 +25,7 @@ const TILE: usize = 64;
 const TURNED: usize = 32;
 
 /// Returns the program of a step: matrices first, then AdamW for the other parameters.
-pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
+pub(super) fn program<T: FloatExt>(step: &MuonStep<T>) -> Program {
     let mut launches = Vec::new();
     let mut others = Vec::new();
     let mut scratch = 0;
@@ -33,12 +33,12 @@ pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
     let mut second = 0;
     for (elements, rule) in step.tensors.iter().filter(|(elements, _)| !elements.is_empty()) {
         match rule {
-            Rule::Matrix(matrix) => {
-                let room = Room::new::<T>(elements.len(), matrix.shape);
+            TensorRule::Matrix(matrix) => {
+                let room = MuonScratch::new::<T>(elements.len(), matrix.shape);
                 scratch = scratch.max(room.end);
                 launches.extend(matrix_step(step, elements, matrix, room));
             }
-            Rule::Other(rule) => {
+            TensorRule::Other(rule) => {
                 let start = elements.start;
                 others.push(rule.launch([start, start, start, second], elements.len()));
                 second += elements.len();
@@ -51,7 +51,7 @@ pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
 }
 
 /// Scratch memory of a matrix of m × n elements, m ≤ n: 2 m n + m² of them, and sums.
-struct Room {
+struct MuonScratch {
     sums: Sums,
     /// The matrix.
     matrix: Argument,
@@ -63,9 +63,9 @@ struct Room {
     end: usize,
 }
 
-impl Room {
+impl MuonScratch {
     /// Creates the scratch layout for a matrix of `len` elements of type `T`.
-    fn new<T: Real>(len: usize, (rows, columns): (usize, usize)) -> Self {
+    fn new<T: FloatExt>(len: usize, (rows, columns): (usize, usize)) -> Self {
         let short = rows.min(columns);
         let sums = Sums::new("muon_sums", 1, len, SQUARES, ALIGNMENT);
         let mut end = sums.scratch;
@@ -74,16 +74,16 @@ impl Room {
             end = start + elements * size_of::<T>();
             Argument::Scratch(start)
         });
-        Room { sums, matrix, other, polynomial, end }
+        MuonScratch { sums, matrix, other, polynomial, end }
     }
 }
 
 /// Returns the launches of a step of a matrix.
-fn matrix_step<T: Real>(
+fn matrix_step<T: FloatExt>(
     step: &MuonStep<T>,
     elements: &Range<usize>,
-    matrix: &Matrix<T>,
-    room: Room,
+    matrix: &MatrixStep<T>,
+    room: MuonScratch,
 ) -> Vec<Launch> {
     let (rows, columns) = matrix.shape;
     let is_tall = rows > columns;
@@ -111,13 +111,13 @@ fn matrix_step<T: Real>(
 
 /// Adds the launches that orthogonalize the matrix in the scratch memory. Returns the place of the result, and of the
 /// other buffer of its size.
-fn orthogonalized<T: Real>(
-    room: Room,
+fn orthogonalized<T: FloatExt>(
+    room: MuonScratch,
     (rows, columns): (usize, usize),
     rounds: u32,
     launches: &mut Vec<Launch>,
 ) -> [Argument; 2] {
-    let Room { sums, matrix, other, polynomial, .. } = room;
+    let MuonScratch { sums, matrix, other, polynomial, .. } = room;
     let len = rows * columns;
     let name = name_for::<T>(["muon_squares_f32", "muon_squares_f64"]);
     launches.push(Launch::summing(name, len, vec![matrix, Argument::U64(len as u64), sums.blocks]));
@@ -141,7 +141,7 @@ fn orthogonalized<T: Real>(
 }
 
 /// Returns the launch that stores the transpose of a matrix.
-fn transposed<T: Real>(from: Argument, (rows, columns): (usize, usize), to: Argument) -> Launch {
+fn transposed<T: FloatExt>(from: Argument, (rows, columns): (usize, usize), to: Argument) -> Launch {
     let name = name_for::<T>(["muon_transpose_f32", "muon_transpose_f64"]);
     let [m, n] = [rows, columns].map(|side| Argument::U64(side as u64));
     over_tiles(name, TURNED, (rows, columns), vec![from, m, n, to])

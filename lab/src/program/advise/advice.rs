@@ -2,9 +2,9 @@
 
 use super::candidate::Candidate;
 use super::ladder::{Ladder, WORTH, saved};
-use crate::program::simulate::job::Job;
-use crate::program::simulate::point::Point;
-use crate::program::simulate::report::Row;
+use crate::program::simulate::job::SimulatedJob;
+use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::report::ReportRow;
 use crate::suite::ErrorsAbove;
 use hexagram::algorithms::Trigram;
 use hexagram::physical::sim::LinkSpec;
@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(super) struct Advised {
     pub(super) candidate: Candidate,
-    pub(super) row: Row,
+    pub(super) row: ReportRow,
     /// Share of the reference's step that this algorithm saves.
     pub(super) saved: f64,
     /// Where it stops to pay; `None` if it pays at no bandwidth.
@@ -38,8 +38,8 @@ pub(super) struct Border {
 #[derive(Debug, Clone)]
 pub(super) struct Advice {
     /// The cluster.
-    pub(super) point: Point,
-    pub(super) reference: Row,
+    pub(super) point: ClusterPoint,
+    pub(super) reference: ReportRow,
     /// All others, the fastest first.
     pub(super) others: Vec<Advised>,
 }
@@ -50,7 +50,7 @@ impl Advice {
     ///
     /// # Errors
     /// The error of a rank; [`Error::Usage`] if there is no second.
-    pub(super) fn of(job: &Job<'_>, here: Point, candidates: Vec<Candidate>) -> Result<Self> {
+    pub(super) fn of(job: &SimulatedJob<'_>, here: ClusterPoint, candidates: Vec<Candidate>) -> Result<Self> {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();
         let nothing = || Error::usage("no algorithm is named", "name at least two");
@@ -77,8 +77,8 @@ impl Advice {
     }
 
     /// Returns the times of all algorithms, fastest first.
-    pub(super) fn by_time(&self) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = self.others.iter().map(|one| &one.row).collect();
+    pub(super) fn by_time(&self) -> Vec<&ReportRow> {
+        let mut rows: Vec<&ReportRow> = self.others.iter().map(|one| &one.row).collect();
         rows.push(&self.reference);
         rows.sort_by(|one, other| one.figures.step_s.total_cmp(&other.figures.step_s));
         rows

@@ -2,8 +2,8 @@
 
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
-use crate::program::simulate::point::Steps;
-use crate::program::{Chosen, stepping};
+use crate::program::simulate::point::StepCounts;
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
 
@@ -25,8 +25,8 @@ const SEVERAL: u32 = 8;
 /// Algorithm that may pay.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    pub(super) chosen: Chosen,
-    pub(super) steps: Steps,
+    pub(super) chosen: ChosenAlgorithm,
+    pub(super) steps: StepCounts,
 }
 
 impl Candidate {
@@ -35,10 +35,10 @@ impl Candidate {
     /// # Errors
     /// The first invalid option, or that no algorithm is left, in one line.
     pub(super) fn all(registry: &Registry, list: &str, optimizer: Option<&str>) -> Result<Vec<Self>> {
-        let mut chosen = Chosen::listed(registry, list)?;
+        let mut chosen = ChosenAlgorithm::listed(registry, list)?;
         if [ALL, USUAL].contains(&list) {
-            let optimizer = optimizer.map(|text| stepping::named(text, None)).transpose()?;
-            let fits = |one: &Chosen| {
+            let optimizer = optimizer.map(|text| optimizer_args::named(text, None)).transpose()?;
+            let fits = |one: &ChosenAlgorithm| {
                 optimizer.as_ref().is_none_or(|optimizer| one.algorithm.optimizers().fit(&**optimizer))
             };
             chosen.retain(|one| fits(one) && !OF_SERVERS.contains(&one.algorithm.name()));
@@ -53,16 +53,16 @@ impl Candidate {
 
     /// Returns the algorithm that the others are compared to.
     pub(super) fn reference(registry: &Registry) -> Result<Self> {
-        Ok(Self::of(Chosen::named(registry, REFERENCE)?))
+        Ok(Self::of(ChosenAlgorithm::named(registry, REFERENCE)?))
     }
 
-    fn of(chosen: Chosen) -> Self {
+    fn of(chosen: ChosenAlgorithm) -> Self {
         Candidate { steps: steps(&chosen.algorithm), chosen }
     }
 }
 
 /// Returns the steps to simulate for an algorithm: whole periods, after its first ones.
-fn steps(algorithm: &AnyAlgorithm) -> Steps {
+fn steps(algorithm: &AnyAlgorithm) -> StepCounts {
     let Trigram { centralized, synchronous, .. } = algorithm.trigram();
     let warmup = match algorithm.without_warm_up() {
         // Even a warm-up that is as short as it may be takes some steps.
@@ -71,23 +71,23 @@ fn steps(algorithm: &AnyAlgorithm) -> Steps {
         None => 4,
     };
     let least = if centralized && synchronous { 1 } else { SEVERAL };
-    Steps { warmup, counted: whole_periods(algorithm, least) }
+    StepCounts { warmup, counted: whole_periods(algorithm, least) }
 }
 
 /// Returns a multiple of the counted steps that is at least `least`.
-pub(super) fn at_least(least: u32, steps: Steps) -> Steps {
-    let Steps { warmup, counted } = steps;
-    Steps { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }
+pub(super) fn at_least(least: u32, steps: StepCounts) -> StepCounts {
+    let StepCounts { warmup, counted } = steps;
+    StepCounts { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram::logical::spelling::Argument;
+    use hexagram::logical::options_text::Argument;
 
     fn candidate(text: &str) -> Candidate {
         let registry = Registry::built_in();
-        Candidate::of(Chosen::named(&registry, text).unwrap())
+        Candidate::of(ChosenAlgorithm::named(&registry, text).unwrap())
     }
 
     /// Steps without a mean would make an algorithm look faster than it is, or slower.

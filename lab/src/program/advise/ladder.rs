@@ -2,9 +2,9 @@
 
 use super::advice::Border;
 use super::candidate::{Candidate, at_least};
-use crate::program::simulate::job::Job;
-use crate::program::simulate::point::Point;
-use crate::program::simulate::report::Row;
+use crate::program::simulate::job::SimulatedJob;
+use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::report::ReportRow;
 use hexagram::Result;
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ pub(super) const WORTH: f64 = 0.05;
 
 /// Clusters that differ in the bandwidth of the link between hosts only.
 pub(super) struct Ladder<'a> {
-    job: &'a Job<'a>,
-    here: Point,
+    job: &'a SimulatedJob<'a>,
+    here: ClusterPoint,
     reference: Candidate,
     /// Figures of the reference by rung, each simulated once.
-    known: BTreeMap<usize, Row>,
+    known: BTreeMap<usize, ReportRow>,
 }
 
 impl<'a> Ladder<'a> {
-    pub(super) fn new(job: &'a Job<'a>, here: Point, reference: Candidate) -> Self {
+    pub(super) fn new(job: &'a SimulatedJob<'a>, here: ClusterPoint, reference: Candidate) -> Self {
         Ladder { job, here, reference, known: BTreeMap::new() }
     }
 
@@ -36,7 +36,7 @@ impl<'a> Ladder<'a> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn here(&self, candidate: &Candidate) -> Result<Row> {
+    pub(super) fn here(&self, candidate: &Candidate) -> Result<ReportRow> {
         self.simulated(candidate, &self.here)
     }
 
@@ -44,7 +44,7 @@ impl<'a> Ladder<'a> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn reference_here(&self) -> Result<Row> {
+    pub(super) fn reference_here(&self) -> Result<ReportRow> {
         self.here(&self.reference)
     }
 
@@ -70,7 +70,7 @@ impl<'a> Ladder<'a> {
         Ok(saved(&own, &reference) >= WORTH)
     }
 
-    fn reference_at(&mut self, rung: usize) -> Result<Row> {
+    fn reference_at(&mut self, rung: usize) -> Result<ReportRow> {
         if let Some(row) = self.known.get(&rung) {
             return Ok(row.clone());
         }
@@ -79,20 +79,20 @@ impl<'a> Ladder<'a> {
         Ok(row)
     }
 
-    fn at(&self, rung: usize) -> Point {
+    fn at(&self, rung: usize) -> ClusterPoint {
         let mut point = self.here.clone();
         point.link.bandwidth = RUNGS[rung] / 8.0;
         point
     }
 
-    fn simulated(&self, candidate: &Candidate, point: &Point) -> Result<Row> {
+    fn simulated(&self, candidate: &Candidate, point: &ClusterPoint) -> Result<ReportRow> {
         let least = if self.job.varies(&self.here) { DRAWN } else { 1 };
         self.job.row(&candidate.chosen, point, at_least(least, candidate.steps))
     }
 }
 
 /// Returns the share of the reference's step that an algorithm saves; below 0 if it is slower.
-pub(super) fn saved(own: &Row, reference: &Row) -> f64 {
+pub(super) fn saved(own: &ReportRow, reference: &ReportRow) -> f64 {
     1.0 - own.figures.step_s / reference.figures.step_s
 }
 

@@ -3,13 +3,13 @@
 use super::advice::Advice;
 use super::candidate::Candidate;
 use super::{AdviseOptions, report};
-use crate::program::ranks::Ranks;
-use crate::program::say::{self, Failure, PrintError};
-use crate::program::simulate::calibrate::{Exchanged, arithmetic, exchange, loopback};
-use crate::program::simulate::job::Job;
-use crate::program::simulate::model::{Model, matrix};
-use crate::program::simulate::point::Steps;
-use crate::program::step::profile::{Layer, Profile};
+use crate::program::console::{self, PrintError, ProgramError};
+use crate::program::ranks::ProgramRanks;
+use crate::program::simulate::calibrate::{MessageTimes, arithmetic, exchange, loopback};
+use crate::program::simulate::job::SimulatedJob;
+use crate::program::simulate::model::{LayerModel, matrix};
+use crate::program::simulate::point::StepCounts;
+use crate::program::step::profile::{Profile, ProfileLayer};
 use crate::program::step::{Measurement, StepOptions};
 use crate::program::table::Table;
 use hexagram::algorithms::Registry;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Longest time for which the others wait for the simulation of rank 0.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Steps without communication that are measured.
-const LOCAL: Steps = Steps { warmup: 2, counted: 16 };
+const LOCAL: StepCounts = StepCounts { warmup: 2, counted: 16 };
 /// Least number of measured steps of an algorithm, least number of seconds, and a sufficient number of steps.
 const CHECKED: u32 = 8;
 const LEAST_S: f64 = 1.0;
@@ -31,10 +31,10 @@ const MOST: f64 = 1000.0;
 ///
 /// # Errors
 /// As [`advise`](super::advise).
-pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
+pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Result<u8, ProgramError> {
     let job = &options.job;
-    let ranks = Ranks {
-        program: say::name("advise"),
+    let ranks = ProgramRanks {
+        program: console::name("advise"),
         ranks: None,
         otherwise: job.ranks,
         deadline: JoinOptions::default().deadline,
@@ -71,12 +71,12 @@ fn on_rank(
         0 => Some(options.advice(&job, candidates.clone())?),
         _ => None,
     };
-    let real = Real { options: &options, job: &job, model: &model };
+    let real = MeasuredAlgorithms { options: &options, job: &job, model: &model };
     let checks = check(comm, &options, &real, &candidates, advice.as_ref())?;
     let advice = advice.as_ref().map(|advice| match options.json {
         true => object(&options, advice, present.as_ref(), &checks).to_string(),
         false => {
-            let checks: Vec<String> = checks.iter().map(Checked::told).collect();
+            let checks: Vec<String> = checks.iter().map(Checked::describe).collect();
             [vec![report::table(&options, advice)], checks].concat().join("\n")
         }
     });
@@ -118,7 +118,7 @@ impl Present {
             return Err(Error::usage("a single rank has no link to measure", "use --ranks 2 or more"));
         }
         let message_s = if comm.rank() == 0 { loopback()?.message_s } else { 0.0 };
-        let Exchanged { round_s, bytes_s, .. } = between(comm)?;
+        let MessageTimes { round_s, bytes_s, .. } = between(comm)?;
         let mut told = [message_s, round_s, bytes_s];
         comm.blocking().broadcast(&mut told, 0)?;
         let [message_s, round_s, bytes_s] = told;
@@ -139,12 +139,12 @@ impl Present {
 
 /// Returns the times of messages between the first ranks of all hosts, or all ranks on one; nothing on others. A
 /// collective call.
-fn between(comm: &Communicator) -> Result<Exchanged> {
+fn between(comm: &Communicator) -> Result<MessageTimes> {
     let hosts = comm.world().hosts();
     let is_first = hosts.iter().position(|host| *host == hosts[comm.rank()]) == Some(comm.rank());
     let is_one = hosts.iter().all(|host| *host == hosts[0]);
     let firsts = comm.block_on(comm.split((is_first || is_one).then_some(0), 0))?;
-    let nothing = Exchanged { round_s: 0.0, message_s: 0.0, bytes_s: 0.0 };
+    let nothing = MessageTimes { round_s: 0.0, message_s: 0.0, bytes_s: 0.0 };
     let found = firsts.map_or(Ok(nothing), |firsts| exchange(&firsts))?;
     comm.block_on(comm.barrier())?;
     Ok(found)
@@ -180,7 +180,7 @@ impl Checked {
         self.advised_s / self.took_s - 1.0
     }
 
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         format!(
             "Checked: `{}` takes {:.1} ms a step here, and {:.1} ms by this advice, {:+.1} %.",
             self.algorithm,
@@ -205,7 +205,7 @@ impl Checked {
 fn check(
     comm: &Communicator,
     options: &AdviseOptions,
-    real: &Real<'_>,
+    real: &MeasuredAlgorithms<'_>,
     candidates: &[Candidate],
     advice: Option<&Advice>,
 ) -> Result<Vec<Checked>> {
@@ -227,20 +227,20 @@ fn check(
 }
 
 /// Algorithms that are run for real.
-struct Real<'a> {
+struct MeasuredAlgorithms<'a> {
     options: &'a AdviseOptions,
-    job: &'a Job<'a>,
+    job: &'a SimulatedJob<'a>,
     /// Model whose passes are those that were asked for: the simulated ones are fitted.
-    model: &'a Model,
+    model: &'a LayerModel,
 }
 
-impl Real<'_> {
+impl MeasuredAlgorithms<'_> {
     /// Returns the seconds of a step of an algorithm, measured for at least a second. `about_s` is an estimate of
     /// the result, and sets the number of steps.
     fn step_s(&self, comm: &Communicator, candidate: &Candidate, about_s: f64) -> Result<f64> {
-        let Steps { warmup, counted } = candidate.steps;
+        let StepCounts { warmup, counted } = candidate.steps;
         let least = CHECKED.max((LEAST_S / about_s).min(MOST) as u32);
-        let steps = Steps { warmup: warmup + counted, counted: counted * least.div_ceil(counted) };
+        let steps = StepCounts { warmup: warmup + counted, counted: counted * least.div_ceil(counted) };
         let step = step_options(self.options, candidate.chosen.spelling.clone(), steps);
         let chosen = self.job.simulated(&candidate.chosen);
         let mut measurement = Measurement::of(&step, Some(chosen), profile(self.model))?;
@@ -249,7 +249,7 @@ impl Real<'_> {
     }
 }
 
-fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> StepOptions {
+fn step_options(options: &AdviseOptions, algorithm: String, steps: StepCounts) -> StepOptions {
     StepOptions {
         algorithm,
         optimizer: options.job.optimizer.clone(),
@@ -264,8 +264,8 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> Ste
 }
 
 /// Returns the model as `step` computes it.
-fn profile(model: &Model) -> Profile {
-    let layer = |layer: &crate::program::simulate::model::Layer| Layer {
+fn profile(model: &LayerModel) -> Profile {
+    let layer = |layer: &crate::program::simulate::model::ModelLayer| ProfileLayer {
         name: layer.name.clone(),
         shapes: vec![matrix(layer.elements)],
         forward: layer.forward,

@@ -4,10 +4,10 @@ use super::AdviseOptions;
 use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use super::verdict::points;
-use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
-use crate::program::simulate::point::Point;
-use crate::program::simulate::report::Row;
-use crate::suite::Difference;
+use crate::program::console::{bytes, markdown_heading, markdown_row, percent};
+use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::report::ReportRow;
+use crate::suite::MeanDifference;
 use hexagram::physical::sim::Shape;
 use serde_json::{Value, json};
 
@@ -31,8 +31,8 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
         String::new(),
         markdown_heading(&HEADING),
     ];
-    let told = |row: &Row| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
-        Some(one) => told(advice, one),
+    let told = |row: &ReportRow| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
+        Some(one) => table_row(advice, one),
         None => reference(row),
     };
     lines.extend(advice.by_time().into_iter().map(told));
@@ -42,8 +42,8 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
 }
 
 /// Returns the cluster and the model of the advice.
-fn cluster(options: &AdviseOptions, point: &Point) -> String {
-    let Point { ranks, hosts, link, .. } = point;
+fn cluster(options: &AdviseOptions, point: &ClusterPoint) -> String {
+    let ClusterPoint { ranks, hosts, link, .. } = point;
     let shape = options.job.shape;
     match &options.job.topology {
         Some(path) => format!(
@@ -55,7 +55,7 @@ fn cluster(options: &AdviseOptions, point: &Point) -> String {
     }
 }
 
-fn reference(row: &Row) -> String {
+fn reference(row: &ReportRow) -> String {
     let none = String::new;
     markdown_row(&[
         format!("`{REFERENCE}`"),
@@ -71,9 +71,9 @@ fn reference(row: &Row) -> String {
     ])
 }
 
-fn told(advice: &Advice, one: &Advised) -> String {
+fn table_row(advice: &Advice, one: &Advised) -> String {
     let row = &one.row;
-    let errors = |side: fn(&crate::suite::ErrorsAbove) -> Difference| {
+    let errors = |side: fn(&crate::suite::ErrorsAbove) -> MeanDifference| {
         one.errors.as_ref().map_or_else(String::new, |errors| points(side(errors)))
     };
     markdown_row(&[
@@ -110,8 +110,8 @@ pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
 }
 
 fn result(advice: &Advice, one: &Advised) -> Value {
-    let side = |difference: Difference| {
-        let Difference { mean, half } = difference;
+    let side = |difference: MeanDifference| {
+        let MeanDifference { mean, half } = difference;
         // JSON has no infinity: null is a run that diverged.
         json!({ "above_points": mean.is_finite().then_some(mean), "half_points": half.is_finite().then_some(half) })
     };

@@ -4,7 +4,7 @@
 use super::advice::{Advice, Advised, Border, Standing};
 use super::candidate::Candidate;
 use super::{AdviseOptions, report};
-use crate::program::say::bytes;
+use crate::program::console::bytes;
 use clap::{CommandFactory, Parser};
 use hexagram::algorithms::Registry;
 use serde_json::Value;

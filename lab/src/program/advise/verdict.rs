@@ -2,9 +2,9 @@
 
 use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
-use crate::program::say::percent;
-use crate::program::simulate::report::Row;
-use crate::suite::{Difference, ErrorsAbove};
+use crate::program::console::percent;
+use crate::program::simulate::report::ReportRow;
+use crate::suite::{ErrorsAbove, MeanDifference};
 
 impl Advice {
     /// Returns the recommendation, in whole sentences.
@@ -82,7 +82,7 @@ impl Advised {
         let Some(ErrorsAbove { like, skewed }) = self.errors else {
             return "the suite has not trained with these options".to_owned();
         };
-        let told = |difference: Difference| match difference.is_worse() {
+        let told = |difference: MeanDifference| match difference.is_worse() {
             true => format!("more errors ({})", points(difference)),
             false => format!("about as many errors ({})", points(difference)),
         };
@@ -95,12 +95,12 @@ impl Advised {
 }
 
 /// Returns the milliseconds of a step.
-fn millis(row: &Row) -> String {
+fn millis(row: &ReportRow) -> String {
     format!("{:.1} ms", 1e3 * row.figures.step_s)
 }
 
 /// Returns a difference of errors in percentage points.
-pub(super) fn points(difference: Difference) -> String {
-    let Difference { mean, half } = difference;
+pub(super) fn points(difference: MeanDifference) -> String {
+    let MeanDifference { mean, half } = difference;
     if mean.is_finite() { format!("{mean:+.2} ± {half:.2} points") } else { "a run diverged".to_owned() }
 }

@@ -52,7 +52,7 @@ pub(super) fn write(path: &Path) -> Result<()> {
 /// Measures the rates of this machine: of one thread that computes, and of messages over TCP between two.
 fn measured() -> Result<Rates> {
     let mut rates = arithmetic()?;
-    let Exchanged { message_s, bytes_s, .. } = loopback()?;
+    let MessageTimes { message_s, bytes_s, .. } = loopback()?;
     rates.message = Duration::from_secs_f64(message_s);
     rates.send = bytes_s;
     rates.receive = bytes_s;
@@ -65,7 +65,7 @@ fn measured() -> Result<Rates> {
 /// [`Error::System`] if memory runs out.
 pub(in crate::program) fn arithmetic() -> Result<Rates> {
     let mut text = String::new();
-    for operation in Operation::all()? {
+    for operation in RatedOperation::all()? {
         text += &format!("{} {:e}\n", operation.name(), operation.rate()?);
     }
     let mut rates: Rates = text.parse()?;
@@ -80,7 +80,7 @@ pub(in crate::program) fn arithmetic() -> Result<Rates> {
 ///
 /// # Errors
 /// Those of the communication.
-pub(in crate::program) fn loopback() -> Result<Exchanged> {
+pub(in crate::program) fn loopback() -> Result<MessageTimes> {
     let both = testing::spawn(TransportKind::Tcp, 2, |comm| {
         drive::beside_computation();
         exchange(&comm)
@@ -96,7 +96,7 @@ fn middle(rates: &BTreeMap<String, f64>) -> f64 {
 }
 
 /// Operation of which there is a rate.
-enum Operation {
+enum RatedOperation {
     Fill,
     Copy,
     Reduce,
@@ -114,7 +114,7 @@ enum Operation {
 }
 
 /// Buffers of an operation.
-struct Operands {
+struct CalibrationBuffers {
     gradients: Buffer,
     parameters: Buffer,
     /// Room for a message.
@@ -126,17 +126,17 @@ struct Operands {
     memory: Vec<f32>,
 }
 
-impl Operation {
+impl RatedOperation {
     fn all() -> Result<Vec<Self>> {
-        use Operation::{Copy, Fill, Kernel, Product, Reduce, Scale, WeightedSum};
+        use RatedOperation::{Copy, Fill, Kernel, Product, Reduce, Scale, WeightedSum};
         let mut all = vec![Fill, Copy, Reduce, Scale, WeightedSum, Kernel, Product];
         for name in codec::names() {
-            all.push(Operation::Encode(codec::named(name)?));
-            all.push(Operation::Decode(codec::named(name)?));
+            all.push(RatedOperation::Encode(codec::named(name)?));
+            all.push(RatedOperation::Decode(codec::named(name)?));
         }
         let low_rank = PowerSgd::new(&[FACTORED], RANK)?;
-        all.push(Operation::EncodeLinear(low_rank.clone()));
-        all.push(Operation::DecodeLinear(low_rank));
+        all.push(RatedOperation::EncodeLinear(low_rank.clone()));
+        all.push(RatedOperation::DecodeLinear(low_rank));
         Ok(all)
     }
 
@@ -144,63 +144,74 @@ impl Operation {
     fn name(&self) -> String {
         let stem = |name: String| name.split('(').next().unwrap_or_default().to_owned();
         match self {
-            Operation::Fill => "fill".to_owned(),
-            Operation::Copy => "copy".to_owned(),
-            Operation::Reduce => "reduce".to_owned(),
-            Operation::Scale => "scale".to_owned(),
-            Operation::WeightedSum => "weighted_sum".to_owned(),
-            Operation::Kernel => "kernel".to_owned(),
-            Operation::Product => "product".to_owned(),
-            Operation::Encode(codec) => format!("encode {}", stem(codec.name())),
-            Operation::Decode(codec) => format!("decode {}", stem(codec.name())),
-            Operation::EncodeLinear(codec) => format!("encode {}", stem(codec.name())),
-            Operation::DecodeLinear(codec) => format!("decode {}", stem(codec.name())),
+            RatedOperation::Fill => "fill".to_owned(),
+            RatedOperation::Copy => "copy".to_owned(),
+            RatedOperation::Reduce => "reduce".to_owned(),
+            RatedOperation::Scale => "scale".to_owned(),
+            RatedOperation::WeightedSum => "weighted_sum".to_owned(),
+            RatedOperation::Kernel => "kernel".to_owned(),
+            RatedOperation::Product => "product".to_owned(),
+            RatedOperation::Encode(codec) => format!("encode {}", stem(codec.name())),
+            RatedOperation::Decode(codec) => format!("decode {}", stem(codec.name())),
+            RatedOperation::EncodeLinear(codec) => format!("encode {}", stem(codec.name())),
+            RatedOperation::DecodeLinear(codec) => format!("decode {}", stem(codec.name())),
         }
     }
 
-    fn operands(&self) -> Result<Operands> {
+    fn operands(&self) -> Result<CalibrationBuffers> {
         // Values of both signs that differ, as those of gradients do.
         let value = |at: usize| ((at.wrapping_mul(2_654_435_761) >> 8) % 2001) as f32 * 1e-3 - 1.0;
-        let elements = if matches!(self, Operation::Product) { MATRIX.iter().product() } else { ELEMENTS };
+        let elements =
+            if matches!(self, RatedOperation::Product) { MATRIX.iter().product() } else { ELEMENTS };
         let gradients = Buffer::from_slice(&(0..elements).map(value).collect::<Vec<f32>>())?;
         let parameters = Buffer::zeroed(DType::F32, elements)?;
         let longest = match self {
-            Operation::Encode(codec) | Operation::Decode(codec) => codec.encoded_len(ELEMENTS),
+            RatedOperation::Encode(codec) | RatedOperation::Decode(codec) => codec.encoded_len(ELEMENTS),
             _ => 0,
         };
         let room = Buffer::zeroed(DType::U8, longest)?;
         let memory = match self {
-            Operation::EncodeLinear(codec) | Operation::DecodeLinear(codec) => codec.memory_len(ELEMENTS),
+            RatedOperation::EncodeLinear(codec) | RatedOperation::DecodeLinear(codec) => {
+                codec.memory_len(ELEMENTS)
+            }
             _ => 0,
         };
         let reduced = Vec::new();
-        let mut operands =
-            Operands { gradients, parameters, room, message: 0, reduced, memory: vec![0.0; memory] };
+        let mut operands = CalibrationBuffers {
+            gradients,
+            parameters,
+            room,
+            message: 0,
+            reduced,
+            memory: vec![0.0; memory],
+        };
         match self {
-            Operation::Decode(codec) => operands.encode(&**codec)?,
-            Operation::DecodeLinear(codec) => operands.encode_linear(codec)?,
+            RatedOperation::Decode(codec) => operands.encode(&**codec)?,
+            RatedOperation::DecodeLinear(codec) => operands.encode_linear(codec)?,
             _ => {}
         }
         Ok(operands)
     }
 
-    fn once(&self, on: &mut Operands) -> Result<()> {
-        let Operands { gradients, parameters, .. } = &*on;
+    fn once(&self, on: &mut CalibrationBuffers) -> Result<()> {
+        let CalibrationBuffers { gradients, parameters, .. } = &*on;
         match self {
-            Operation::Fill => parameters.write_all()?.clear(),
-            Operation::Copy => parameters.write_all()?.copy_from(&gradients.read_all()?)?,
-            Operation::Reduce => parameters.write_all()?.reduce(ReduceOp::Max, &gradients.read_all()?)?,
-            Operation::Scale => parameters.write_all()?.scale(0.5)?,
-            Operation::WeightedSum => {
+            RatedOperation::Fill => parameters.write_all()?.clear(),
+            RatedOperation::Copy => parameters.write_all()?.copy_from(&gradients.read_all()?)?,
+            RatedOperation::Reduce => {
+                parameters.write_all()?.reduce(ReduceOp::Max, &gradients.read_all()?)?
+            }
+            RatedOperation::Scale => parameters.write_all()?.scale(0.5)?,
+            RatedOperation::WeightedSum => {
                 let from = gradients.read_all()?;
                 parameters.write_all()?.weighted_sum(&[(0.5, None), (0.5, Some(&from))])?;
             }
-            Operation::Kernel => on.step(&Sgd::default(), vec![ELEMENTS])?,
-            Operation::Product => on.step(&Muon::default(), MATRIX.to_vec())?,
-            Operation::Encode(codec) => on.encode(&**codec)?,
-            Operation::Decode(codec) => on.decode(&**codec)?,
-            Operation::EncodeLinear(codec) => on.encode_linear(codec)?,
-            Operation::DecodeLinear(codec) => on.decode_linear(codec)?,
+            RatedOperation::Kernel => on.step(&Sgd::default(), vec![ELEMENTS])?,
+            RatedOperation::Product => on.step(&Muon::default(), MATRIX.to_vec())?,
+            RatedOperation::Encode(codec) => on.encode(&**codec)?,
+            RatedOperation::Decode(codec) => on.decode(&**codec)?,
+            RatedOperation::EncodeLinear(codec) => on.encode_linear(codec)?,
+            RatedOperation::DecodeLinear(codec) => on.decode_linear(codec)?,
         }
         Ok(())
     }
@@ -239,7 +250,7 @@ impl Operation {
     }
 }
 
-impl Operands {
+impl CalibrationBuffers {
     /// Makes a step of an optimizer on a parameter of this shape.
     fn step(&mut self, optimizer: &dyn Optimizer, shape: Vec<usize>) -> Result<()> {
         let elements = self.parameters.len();
@@ -298,7 +309,7 @@ fn refused(codec: &str, error: &dyn std::fmt::Display) -> Error {
 
 /// Times of messages between ranks of different hosts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::program) struct Exchanged {
+pub(in crate::program) struct MessageTimes {
     /// Seconds of a small message there and back.
     pub(in crate::program) round_s: f64,
     /// Seconds of the processor for a small message, at either end; of use where a thread that waits parks.
@@ -312,7 +323,7 @@ pub(in crate::program) struct Exchanged {
 ///
 /// # Errors
 /// Those of the communication.
-pub(in crate::program) fn exchange(comm: &Communicator) -> Result<Exchanged> {
+pub(in crate::program) fn exchange(comm: &Communicator) -> Result<MessageTimes> {
     let mut rounds = vec![0.0];
     let before = spent()?;
     if comm.rank() < 2 {
@@ -323,7 +334,7 @@ pub(in crate::program) fn exchange(comm: &Communicator) -> Result<Exchanged> {
     stream(comm, LARGE)?;
     let mut taken = [stream(comm, STREAMED)?];
     comm.blocking().all_reduce(&mut taken, ReduceOp::Max)?;
-    Ok(Exchanged { round_s: quick(rounds), message_s, bytes_s: STREAMED as f64 / taken[0].max(1e-9) })
+    Ok(MessageTimes { round_s: quick(rounds), message_s, bytes_s: STREAMED as f64 / taken[0].max(1e-9) })
 }
 
 /// Sends a small message to the other of the first two ranks, and receives one. Returns the seconds that both take.
@@ -401,9 +412,9 @@ mod tests {
     #[test]
     fn what_is_charged_is_counted_in_the_units_of_the_rate() {
         for (operation, of_each) in [
-            (Operation::Copy, 4.0),
-            (Operation::Kernel, 8.0),
-            (Operation::Encode(codec::named("sign").unwrap()), 1.0),
+            (RatedOperation::Copy, 4.0),
+            (RatedOperation::Kernel, 8.0),
+            (RatedOperation::Encode(codec::named("sign").unwrap()), 1.0),
         ] {
             let charged = operation.charged().unwrap();
             assert_eq!(charged, of_each * ELEMENTS as f64, "{}", operation.name());

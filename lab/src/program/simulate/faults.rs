@@ -10,17 +10,17 @@ mod scene;
 mod tests;
 mod verdict;
 
-use super::job::JobOptions;
+use super::job::SimulatedJobOptions;
 use super::options::SimulateOptions;
-use crate::program::Chosen;
+use crate::program::ChosenAlgorithm;
+use crate::program::console::{self, ProgramError, print};
 use crate::program::names::ALL;
-use crate::program::say::{self, Failure, print};
 use clap::Args;
 use hexagram::algorithms::Registry;
 use hexagram::physical::sim::Flaw;
 use hexagram::{Error, Result};
-use plan::Plan;
-use scene::{Scene, Stage};
+use plan::FaultPlan;
+use scene::{FaultScene, FaultStage};
 use std::path::Path;
 
 /// Number of seeds between two reports of progress on standard error.
@@ -69,7 +69,7 @@ pub struct FaultOptions {
 
 /// Counts of the seeds that were tried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Tally {
+struct FaultCounts {
     seeds: u64,
     faults: usize,
     /// Trainings in which a rank ended with an error.
@@ -81,9 +81,13 @@ struct Tally {
 ///
 /// # Errors
 /// The first invalid option, in one line.
-pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str) -> Result<u8, Failure> {
+pub(super) fn faults(
+    registry: &Registry,
+    options: &SimulateOptions,
+    asked: &str,
+) -> Result<u8, ProgramError> {
     let stage = |unless_named: &str| {
-        Stage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
+        FaultStage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
     };
     match asked.parse::<u64>() {
         Ok(0) => Err(Error::usage("--faults 0 tries no seed", "give a number of seeds, or a file").into()),
@@ -92,7 +96,7 @@ pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str
             let stage = stage(ALL)?;
             let first = options.job.seed;
             if count == 1 {
-                replay(&stage, &Plan::drawn(first, &stage))
+                replay(&stage, &FaultPlan::drawn(first, &stage))
             } else {
                 search(&stage, first, count)
             }
@@ -105,9 +109,9 @@ pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str
 }
 
 /// Returns the algorithms of a list; of all, the synchronous ones.
-fn synchronous(registry: &Registry, list: &str) -> Result<Vec<Chosen>> {
-    let mut chosen = Chosen::listed(registry, list)?;
-    let is_synchronous = |one: &Chosen| one.algorithm.trigram().synchronous;
+fn synchronous(registry: &Registry, list: &str) -> Result<Vec<ChosenAlgorithm>> {
+    let mut chosen = ChosenAlgorithm::listed(registry, list)?;
+    let is_synchronous = |one: &ChosenAlgorithm| one.algorithm.trigram().synchronous;
     if list == ALL {
         chosen.retain(is_synchronous);
     }
@@ -117,7 +121,7 @@ fn synchronous(registry: &Registry, list: &str) -> Result<Vec<Chosen>> {
 }
 
 /// Returns the plan of a file of faults.
-fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
+fn of_file(path: &Path, job: &SimulatedJobOptions, stage: &FaultStage) -> Result<FaultPlan> {
     if stage.algorithms.len() > 1 {
         let what = format!("--faults FILE needs one algorithm, and {} are chosen", stage.algorithms.len());
         return Err(Error::usage(what, "name one with --algorithm"));
@@ -125,25 +129,25 @@ fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
     let point = job.point()?;
     job.check(&point)?;
     let faults = file::read(path, point.ranks, point.hosts)?;
-    Ok(Plan::of(faults, &point, job.is_hierarchical(&point), job.seed))
+    Ok(FaultPlan::of(faults, &point, job.is_hierarchical(&point), job.seed))
 }
 
 /// Tries seeds until one ends wrongly.
-fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
-    let mut tally = Tally::default();
+fn search(stage: &FaultStage, first: u64, count: u64) -> Result<u8, ProgramError> {
+    let mut tally = FaultCounts::default();
     for seed in first..first.saturating_add(count) {
-        let plan = Plan::drawn(seed, stage);
+        let plan = FaultPlan::drawn(seed, stage);
         let found = attempt(stage, &plan, None, &mut tally)?;
         if !found.is_empty() {
             let again = format!("to repeat it with all events: {}", plan.again(stage));
-            print(&format!("{}{}{again}", plan.told(stage), found.concat()))?;
+            print(&format!("{}{}{again}", plan.describe(stage), found.concat()))?;
             return Ok(1);
         }
         if tally.seeds.is_multiple_of(OFTEN) {
-            say::line(&say::name("simulate"), format!("{} seeds of {count}", tally.seeds));
+            console::line(&console::name("simulate"), format!("{} seeds of {count}", tally.seeds));
         }
     }
-    let Tally { seeds, faults, ended, events } = tally;
+    let FaultCounts { seeds, faults, ended, events } = tally;
     print(&format!(
         "{seeds} seeds from {first}: {faults} faults and {events} events; {ended} trainings ended with an error. No rank hung, \
          no error named a rank that was well, no replica was apart."
@@ -152,13 +156,13 @@ fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
 }
 
 /// Plays one plan, and prints all of it.
-fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
-    let scene = Scene { stage, plan, flaw: None, is_logged: true };
+fn replay(stage: &FaultStage, plan: &FaultPlan) -> Result<u8, ProgramError> {
+    let scene = FaultScene { stage, plan, flaw: None, is_logged: true };
     let play = scene.play()?;
     let found = verdict::verdict(plan, &play, stage.reference(plan)?);
-    let mut text = plan.told(stage);
+    let mut text = plan.describe(stage);
     text.extend(play.log.iter().map(|line| format!("{line}\n")));
-    text.extend(play.told());
+    text.extend(play.describe());
     text.extend(plan.unplayed(&play).map(|fault| format!("`{fault}` did not happen: all ranks had ended\n")));
     text.push_str(&found.concat());
     print(text.trim_end())?;
@@ -166,8 +170,13 @@ fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
 }
 
 /// Plays one plan; returns the defect in how it ended, if any.
-fn attempt(stage: &Stage, plan: &Plan, flaw: Option<Flaw>, tally: &mut Tally) -> Result<Vec<String>> {
-    let play = Scene { stage, plan, flaw, is_logged: false }.play()?;
+fn attempt(
+    stage: &FaultStage,
+    plan: &FaultPlan,
+    flaw: Option<Flaw>,
+    tally: &mut FaultCounts,
+) -> Result<Vec<String>> {
+    let play = FaultScene { stage, plan, flaw, is_logged: false }.play()?;
     tally.seeds += 1;
     tally.faults += plan.faults.len();
     tally.events += play.events;

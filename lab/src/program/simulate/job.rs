@@ -1,18 +1,18 @@
 //! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
 
 use super::file::{in_file, read};
-use super::model::Model;
+use super::model::LayerModel;
 use super::pace::{PaceOptions, Paces};
-use super::point::{Point, Steps};
-use super::report::Row;
-use super::run::Scene;
-use crate::program::Passes;
-use crate::program::{Chosen, stepping};
+use super::point::{ClusterPoint, StepCounts};
+use super::report::ReportRow;
+use super::run::SimulatedRun;
+use crate::program::OverlappedPasses;
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::logical::codec;
-use hexagram::logical::spelling::nearest;
+use hexagram::logical::options_text::nearest;
 use hexagram::physical::input;
 use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
 use hexagram::{Error, Result};
@@ -54,13 +54,13 @@ const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 
 /// Options of a job to simulate.
 #[derive(Args, Debug, Clone)]
-pub struct JobOptions {
+pub struct SimulatedJobOptions {
     /// Optimizer that applies the gradients after the algorithm [default: that of the algorithm]
     #[arg(long)]
     pub optimizer: Option<String>,
     /// Computation that communication overlaps: the backward pass, or also the next forward pass
-    #[arg(long, value_enum, default_value_t = Passes::Backward)]
-    pub overlap: Passes,
+    #[arg(long, value_enum, default_value_t = OverlappedPasses::Backward)]
+    pub overlap: OverlappedPasses,
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = RANKS)]
     pub ranks: usize,
@@ -110,38 +110,43 @@ pub struct JobOptions {
 }
 
 /// A job whose files have been read.
-pub(in crate::program) struct Job<'a> {
-    options: &'a JobOptions,
-    pub(in crate::program) model: Model,
+pub(in crate::program) struct SimulatedJob<'a> {
+    options: &'a SimulatedJobOptions,
+    pub(in crate::program) model: LayerModel,
     rates: Rates,
     /// Seconds of a step without communication, by optimizer and slowness.
     alone: RefCell<BTreeMap<(String, u64), f64>>,
 }
 
-impl JobOptions {
+impl SimulatedJobOptions {
     /// Reads the model and the rates.
     ///
     /// # Errors
     /// The first invalid option, in one line.
-    pub(in crate::program) fn job(&self) -> Result<Job<'_>> {
-        let model = Model::named(&self.model, self.compute()?)?;
-        Ok(Job { options: self, model, rates: self.rates()?, alone: RefCell::default() })
+    pub(in crate::program) fn job(&self) -> Result<SimulatedJob<'_>> {
+        let model = LayerModel::named(&self.model, self.compute()?)?;
+        Ok(SimulatedJob { options: self, model, rates: self.rates()?, alone: RefCell::default() })
     }
 
     /// Returns the cluster that was asked for.
     ///
     /// # Errors
     /// The first invalid line of the topology's file, in one line.
-    pub(in crate::program) fn point(&self) -> Result<Point> {
+    pub(in crate::program) fn point(&self) -> Result<ClusterPoint> {
         let Some(path) = &self.topology else {
-            return Ok(Point { ranks: self.ranks, hosts: self.hosts, link: self.link, topology: None });
+            return Ok(ClusterPoint {
+                ranks: self.ranks,
+                hosts: self.hosts,
+                link: self.link,
+                topology: None,
+            });
         };
         let text = read(path, "topology")?;
         let topology: Topology = text.parse().map_err(|error| in_file(path, error))?;
         let cluster = topology.cluster(self.link, self.intra).map_err(|error| in_file(path, error))?;
         let ranks = cluster.ranks();
         let hosts = cluster.host_count();
-        Ok(Point { ranks, hosts, link: self.link, topology: Some(Arc::new(topology)) })
+        Ok(ClusterPoint { ranks, hosts, link: self.link, topology: Some(Arc::new(topology)) })
     }
 
     /// Returns the time of both passes, if it was given.
@@ -170,7 +175,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// The reason why the cluster is impossible, in one line.
-    pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
+    pub(in crate::program) fn check(&self, point: &ClusterPoint) -> Result<()> {
         self.cluster(point)?;
         self.slowness(point.ranks).map(drop)
     }
@@ -178,8 +183,8 @@ impl JobOptions {
     /// Checks that --link, if there is one, counts for something.
     ///
     /// # Errors
-    /// As [`JobOptions::check_link_counts`].
-    pub(super) fn check_link(&self, point: &Point) -> Result<()> {
+    /// As [`SimulatedJobOptions::check_link_counts`].
+    pub(super) fn check_link(&self, point: &ClusterPoint) -> Result<()> {
         if self.link.to_string() == LINK { Ok(()) } else { self.check_link_counts(point) }
     }
 
@@ -187,7 +192,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// The reason why it is not, in one line.
-    pub(in crate::program) fn check_link_counts(&self, point: &Point) -> Result<()> {
+    pub(in crate::program) fn check_link_counts(&self, point: &ClusterPoint) -> Result<()> {
         let is_of_none = point.topology.as_ref().is_some_and(|topology| !topology.takes_link());
         match (point.hosts, &self.topology) {
             (1, None) => {
@@ -219,7 +224,7 @@ impl JobOptions {
         Err(Error::usage(what, "leave --ranks, --hosts and --flat out, or give a file of faults"))
     }
 
-    fn cluster(&self, point: &Point) -> Result<Cluster> {
+    fn cluster(&self, point: &ClusterPoint) -> Result<Cluster> {
         match &point.topology {
             Some(topology) => topology.cluster(point.link, self.intra),
             None => {
@@ -230,21 +235,21 @@ impl JobOptions {
     }
 
     /// Returns the simulation of a cluster.
-    pub(super) fn simulation(&self, point: &Point, rates: &Rates) -> Result<Simulation> {
+    pub(super) fn simulation(&self, point: &ClusterPoint, rates: &Rates) -> Result<Simulation> {
         let simulation = Simulation::new(self.cluster(point)?);
         Ok(Simulation { rates: rates.clone(), seed: self.seed, ..simulation })
     }
 
     /// Returns true if algorithms communicate within each host first.
-    pub(in crate::program) fn is_hierarchical(&self, point: &Point) -> bool {
+    pub(in crate::program) fn is_hierarchical(&self, point: &ClusterPoint) -> bool {
         !self.flat && point.hosts > 1 && point.ranks > point.hosts
     }
 }
 
-impl Job<'_> {
+impl SimulatedJob<'_> {
     /// Returns true if something is drawn of how long steps take.
-    pub(in crate::program) fn varies(&self, point: &Point) -> bool {
-        let JobOptions { pace, link, intra, shape, .. } = self.options;
+    pub(in crate::program) fn varies(&self, point: &ClusterPoint) -> bool {
+        let SimulatedJobOptions { pace, link, intra, shape, .. } = self.options;
         let in_topology = point.topology.as_ref().is_some_and(|topology| topology.varies());
         pace.varies() || link.varies() || intra.varies() || shape.varies() || in_topology
     }
@@ -253,8 +258,13 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
-        let Point { ranks, hosts, .. } = *point;
+    pub(in crate::program) fn row(
+        &self,
+        chosen: &ChosenAlgorithm,
+        point: &ClusterPoint,
+        steps: StepCounts,
+    ) -> Result<ReportRow> {
+        let ClusterPoint { ranks, hosts, .. } = *point;
         let simulated = self.simulated(chosen);
         let paces = self.options.pace.paces(ranks, self.options.seed)?;
         let all = f64::from(steps.warmup) + f64::from(steps.counted);
@@ -263,7 +273,7 @@ impl Job<'_> {
         let figures = scene.run(&self.options.simulation(point, &self.rates)?)?;
         let local_s = self.local(&scene)?;
         let [algorithm, simulated] = [chosen, &simulated].map(|chosen| chosen.spelling.clone());
-        Ok(Row { algorithm, simulated, ranks, hosts, link: point.hosts_link(), figures, local_s })
+        Ok(ReportRow { algorithm, simulated, ranks, hosts, link: point.hosts_link(), figures, local_s })
     }
 
     /// Sets these rates. Sets passes such that a step with an algorithm's optimizer and without communication takes
@@ -271,14 +281,19 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of the rank.
-    pub(in crate::program) fn fit(&mut self, rates: Rates, measured_s: f64, chosen: &Chosen) -> Result<()> {
+    pub(in crate::program) fn fit(
+        &mut self,
+        rates: Rates,
+        measured_s: f64,
+        chosen: &ChosenAlgorithm,
+    ) -> Result<()> {
         self.rates = rates;
         self.alone.borrow_mut().clear();
-        let scene = Scene {
+        let scene = SimulatedRun {
             model: &self.model,
             algorithm: chosen.algorithm.clone(),
             engine: self.engine(chosen)?,
-            steps: Steps { warmup: 1, counted: 1 },
+            steps: StepCounts { warmup: 1, counted: 1 },
             paces: &Paces::steady(1.0),
             all_steps: true,
         };
@@ -292,7 +307,12 @@ impl Job<'_> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn trace(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Trace> {
+    pub(super) fn trace(
+        &self,
+        chosen: &ChosenAlgorithm,
+        point: &ClusterPoint,
+        steps: StepCounts,
+    ) -> Result<Trace> {
         let paces = self.options.pace.paces(point.ranks, self.options.seed)?;
         let scene = self.scene(&self.simulated(chosen), point, steps, &paces)?;
         scene.trace(&self.options.simulation(point, &self.rates)?)
@@ -300,30 +320,33 @@ impl Job<'_> {
 
     fn scene<'s>(
         &'s self,
-        simulated: &Chosen,
-        point: &Point,
-        steps: Steps,
+        simulated: &ChosenAlgorithm,
+        point: &ClusterPoint,
+        steps: StepCounts,
         paces: &'s Paces,
-    ) -> Result<Scene<'s>> {
+    ) -> Result<SimulatedRun<'s>> {
         let hierarchical = self.options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
         let algorithm = simulated.algorithm.clone();
         // Draws need all steps, and the steps after a warm-up differ from those within.
         let has_warm_up = algorithm.without_warm_up().is_some();
         let all_steps = self.options.all_steps || self.varies(point) || has_warm_up;
-        Ok(Scene { model: &self.model, algorithm, engine, steps, paces, all_steps })
+        Ok(SimulatedRun { model: &self.model, algorithm, engine, steps, paces, all_steps })
     }
 
     /// Returns an algorithm without its warm-up, unless the warm-up is simulated, too.
-    pub(in crate::program) fn simulated(&self, chosen: &Chosen) -> Chosen {
+    pub(in crate::program) fn simulated(&self, chosen: &ChosenAlgorithm) -> ChosenAlgorithm {
         let without = chosen.algorithm.without_warm_up().filter(|_| !self.options.from_start);
-        without.map_or_else(|| chosen.clone(), |algorithm| Chosen::of(&Registry::built_in(), &algorithm))
+        without.map_or_else(
+            || chosen.clone(),
+            |algorithm| ChosenAlgorithm::of(&Registry::built_in(), &algorithm),
+        )
     }
 
-    fn engine(&self, chosen: &Chosen) -> Result<EngineOptions> {
+    fn engine(&self, chosen: &ChosenAlgorithm) -> Result<EngineOptions> {
         let options = self.options;
         let named = chosen.algorithm.optimizers().by_default();
-        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
         Ok(EngineOptions {
             optimizer: Some(optimizer),
             overlap: options.overlap.overlap(),
@@ -332,7 +355,7 @@ impl Job<'_> {
     }
 
     /// Returns the seconds of a step without communication, of the slowest rank.
-    fn local(&self, scene: &Scene<'_>) -> Result<f64> {
+    fn local(&self, scene: &SimulatedRun<'_>) -> Result<f64> {
         let slowest = scene.paces.slowest(scene.steps);
         let optimizer = scene.engine.optimizer.as_ref().map(|optimizer| optimizer.spelled());
         let key = (optimizer.unwrap_or_default(), slowest.to_bits());
@@ -345,15 +368,15 @@ impl Job<'_> {
     }
 
     /// Simulates a rank that has no others.
-    fn alone(&self, scene: &Scene<'_>, slowness: f64) -> Result<f64> {
+    fn alone(&self, scene: &SimulatedRun<'_>, slowness: f64) -> Result<f64> {
         let intra = self.options.intra;
         let alone =
             Simulation { rates: self.rates.clone(), ..Simulation::new(Cluster::flat(1, 1, intra, intra)?) };
         let algorithm = Registry::built_in().named("gradient-allreduce")?;
         let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
-        let steps = Steps { warmup: 1, counted: 1 };
+        let steps = StepCounts { warmup: 1, counted: 1 };
         let paces = &Paces::steady(slowness);
-        let scene = Scene { model: scene.model, algorithm, engine, steps, paces, all_steps: true };
+        let scene = SimulatedRun { model: scene.model, algorithm, engine, steps, paces, all_steps: true };
         Ok(scene.run(&alone)?.step_s)
     }
 }

@@ -4,7 +4,7 @@ use super::file::in_file;
 use super::trace;
 use crate::program::step::profile;
 use hexagram::algorithms::Parameter;
-use hexagram::logical::spelling::{nearest, no_such};
+use hexagram::logical::options_text::{nearest, no_such};
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
 use std::io;
@@ -21,7 +21,7 @@ const PARTS: usize = 16;
 
 /// One parameter of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct Layer {
+pub(in crate::program) struct ModelLayer {
     pub(in crate::program) name: String,
     pub(in crate::program) elements: usize,
     /// Time of its part of the forward pass.
@@ -32,8 +32,8 @@ pub(in crate::program) struct Layer {
 
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct Model {
-    pub(in crate::program) layers: Vec<Layer>,
+pub(in crate::program) struct LayerModel {
+    pub(in crate::program) layers: Vec<ModelLayer>,
 }
 
 /// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.
@@ -48,7 +48,7 @@ pub(super) const NAMES: [(&str, Duration); 5] = [
     ("llama-7b", Duration::from_secs(4)),
 ];
 
-impl Model {
+impl LayerModel {
     /// Returns a model by its name, or reads it from a file, and gives its passes this time in all.
     ///
     /// # Errors
@@ -71,10 +71,10 @@ impl Model {
             "gpt2" => transformer(12, 768, 3072, 50_257 + 1024),
             _ => llama(32, 4096, 11_008, 32_000),
         };
-        let layers = parts
-            .into_iter()
-            .map(|(name, elements, work)| Layer::new(name, elements, Duration::from_secs_f64(1e3 * work)));
-        Ok(Model { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
+        let layers = parts.into_iter().map(|(name, elements, work)| {
+            ModelLayer::new(name, elements, Duration::from_secs_f64(1e3 * work))
+        });
+        Ok(LayerModel { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
     }
 
     /// Returns a model of this many elements in equal parts, whose passes take this time.
@@ -85,9 +85,9 @@ impl Model {
         };
         let part = |at: usize| {
             let share = elements / PARTS + usize::from(at < elements % PARTS);
-            Layer::new(format!("part{at}"), share, Duration::ZERO)
+            ModelLayer::new(format!("part{at}"), share, Duration::ZERO)
         };
-        Ok(Model { layers: (0..PARTS.min(elements)).map(part).collect() }.taking(time))
+        Ok(LayerModel { layers: (0..PARTS.min(elements)).map(part).collect() }.taking(time))
     }
 
     fn read(path: &Path) -> Result<Self> {
@@ -97,7 +97,7 @@ impl Model {
                 let what = format!("{} is not a trace of a run: {why}", path.display());
                 Error::usage(what, "use a file written by `train --trace`, with at least two steps")
             })?;
-            return Ok(Model { layers });
+            return Ok(LayerModel { layers });
         }
         let mut layers = Vec::new();
         for (at, line) in input::statements(&text) {
@@ -114,7 +114,7 @@ impl Model {
                 "write `NAME ELEMENTS BACKWARD_MS` for each, in the order of the forward pass",
             ));
         }
-        Ok(Model { layers })
+        Ok(LayerModel { layers })
     }
 
     /// Returns the same model with this total time of the passes. Layers keep their shares of it, or get shares by
@@ -127,7 +127,7 @@ impl Model {
                 true => layer.scaled(compute.as_secs_f64() / whole),
                 false => {
                     let both = compute.mul_f64(layer.elements as f64 / elements);
-                    Layer::new(layer.name.clone(), layer.elements, both.div_f64(1.0 + FORWARD))
+                    ModelLayer::new(layer.name.clone(), layer.elements, both.div_f64(1.0 + FORWARD))
                 }
             };
         }
@@ -141,7 +141,7 @@ impl Model {
 
     /// Returns the parameters as the engine takes them.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |layer: &Layer| Parameter {
+        let parameter = |layer: &ModelLayer| Parameter {
             name: layer.name.clone(),
             dtype: DType::F32,
             shape: matrix(layer.elements),
@@ -155,16 +155,16 @@ impl Model {
     }
 }
 
-impl Layer {
+impl ModelLayer {
     /// Returns a layer whose forward pass takes its usual share of the backward pass.
     fn new(name: String, elements: usize, backward: Duration) -> Self {
-        Layer { name, elements, forward: backward.mul_f64(FORWARD), backward }
+        ModelLayer { name, elements, forward: backward.mul_f64(FORWARD), backward }
     }
 
     /// Returns the same layer with passes longer by this factor.
     fn scaled(&self, factor: f64) -> Self {
         let forward = self.forward.mul_f64(factor);
-        Layer { forward, backward: self.backward.mul_f64(factor), ..self.clone() }
+        ModelLayer { forward, backward: self.backward.mul_f64(factor), ..self.clone() }
     }
 }
 
@@ -205,24 +205,29 @@ fn number(text: &str) -> Option<usize> {
 }
 
 /// Decodes a line: of three words, or of four as `step` has them.
-fn layer(line: &str) -> Option<Layer> {
+fn layer(line: &str) -> Option<ModelLayer> {
     if line.split_whitespace().count() == 4 {
         let layer = profile::layer(line).ok()?;
         let elements = layer.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        return Some(Layer { name: layer.name, elements, forward: layer.forward, backward: layer.backward });
+        return Some(ModelLayer {
+            name: layer.name,
+            elements,
+            forward: layer.forward,
+            backward: layer.backward,
+        });
     }
     let mut words = line.split_whitespace();
     let name = words.next()?.to_owned();
     let elements = words.next()?.parse().ok().filter(|elements| (1..=MOST).contains(elements))?;
     let millis: f64 = words.next()?.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis))?;
-    words.next().is_none().then(|| Layer::new(name, elements, Duration::from_secs_f64(millis / 1e3)))
+    words.next().is_none().then(|| ModelLayer::new(name, elements, Duration::from_secs_f64(millis / 1e3)))
 }
 
 /// Parameter with its number of elements, and work in arbitrary units.
-type Part = (String, usize, f64);
+type LayerParameter = (String, usize, f64);
 
 /// Returns a layer's weights and biases; its work counts each weight once per use.
-fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) -> [Part; 2] {
+fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) -> [LayerParameter; 2] {
     let part =
         |kind: &str, elements: usize| (format!("{name}.{kind}"), elements, (elements * uses) as f64 * 1e-12);
     [part("weight", weights), part("bias", biases)]
@@ -230,7 +235,7 @@ fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) ->
 
 /// Returns VGG of 16 layers, on images of 224 × 224: Simonyan and Zisserman, "Very deep convolutional networks", configuration
 /// D.
-fn vgg16() -> Vec<Part> {
+fn vgg16() -> Vec<LayerParameter> {
     let mut parts = Vec::new();
     let mut size = 224usize;
     let mut channels = 3;
@@ -249,7 +254,7 @@ fn vgg16() -> Vec<Part> {
 }
 
 /// Returns the residual network of 50 layers, on images of 224 × 224: He et al., "Deep residual learning".
-fn resnet50() -> Vec<Part> {
+fn resnet50() -> Vec<LayerParameter> {
     let mut parts = Vec::new();
     let mut convolution = |name: String, taps: usize, from: usize, to: usize, size: usize| {
         let uses = size * size;
@@ -277,9 +282,9 @@ fn resnet50() -> Vec<Part> {
 }
 
 /// Returns a transformer as BERT and GPT-2 have them: attention with biases, two linear layers, two norms.
-fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Vec<Part> {
+fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Vec<LayerParameter> {
     // Embeddings are looked up: hardly any work.
-    let mut parts: Vec<Part> = vec![("embeddings".into(), embedded * width, 1e-9)];
+    let mut parts: Vec<LayerParameter> = vec![("embeddings".into(), embedded * width, 1e-9)];
     for layer in 0..layers {
         let mut linear = |name: &str, from: usize, to: usize| {
             parts.extend(weights_and_biases(&format!("layer{layer}.{name}"), from * to, to, 1));
@@ -295,9 +300,9 @@ fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Ve
 
 /// Returns a transformer without biases, with three matrices in the feed-forward part and an untied output: Touvron
 /// et al., "LLaMA".
-fn llama(layers: usize, width: usize, inner: usize, words: usize) -> Vec<Part> {
+fn llama(layers: usize, width: usize, inner: usize, words: usize) -> Vec<LayerParameter> {
     let weight = |name: String, elements: usize| (name, elements, elements as f64 * 1e-12);
-    let mut parts: Vec<Part> = vec![("embeddings".into(), words * width, 1e-9)];
+    let mut parts: Vec<LayerParameter> = vec![("embeddings".into(), words * width, 1e-9)];
     for layer in 0..layers {
         for name in ["query", "key", "value", "output"] {
             parts.push(weight(format!("layer{layer}.{name}"), width * width));
@@ -319,7 +324,7 @@ mod tests {
 
     #[test]
     fn models_have_as_many_parameters_as_published() {
-        let millions = |name| (Model::named(name, None).unwrap().elements() as f64 / 1e5).round() / 10.0;
+        let millions = |name| (LayerModel::named(name, None).unwrap().elements() as f64 / 1e5).round() / 10.0;
         assert_eq!(millions("vgg16"), 138.4);
         assert_eq!(millions("resnet50"), 25.6);
         assert!((millions("bert-large") - 335.0).abs() < 3.0, "{}", millions("bert-large"));
@@ -331,7 +336,7 @@ mod tests {
     fn passes_take_the_time_that_is_asked_for() {
         for (name, usual) in NAMES {
             for (asked, want) in [(None, usual), (Some(Duration::from_secs(1)), Duration::from_secs(1))] {
-                let model = Model::named(name, asked).unwrap();
+                let model = LayerModel::named(name, asked).unwrap();
                 let taken: Duration = model.layers.iter().map(|layer| layer.backward + layer.forward).sum();
                 assert!((taken.as_secs_f64() - want.as_secs_f64()).abs() < 1e-5, "{name}: {taken:?}");
             }
@@ -340,8 +345,8 @@ mod tests {
 
     #[test]
     fn a_model_without_times_takes_those_that_are_asked_for_by_its_elements() {
-        let layer = |elements| Layer::new("a".into(), elements, Duration::ZERO);
-        let model = Model { layers: vec![layer(100), layer(300)] };
+        let layer = |elements| ModelLayer::new("a".into(), elements, Duration::ZERO);
+        let model = LayerModel { layers: vec![layer(100), layer(300)] };
         let model = model.taking(Duration::from_millis(12));
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let taken: Vec<[f64; 2]> =
@@ -355,12 +360,12 @@ mod tests {
     fn a_number_of_elements_is_a_model_of_equal_parts() {
         let time = Some(Duration::from_millis(96));
         for (text, elements) in [("25M", 25_000_000), ("1.3B", 1_300_000_000), ("7", 7), ("350k", 350_000)] {
-            let model = Model::named(text, time).unwrap();
+            let model = LayerModel::named(text, time).unwrap();
             assert_eq!(model.elements(), elements, "{text}");
             assert!((model.passes().as_secs_f64() - 0.096).abs() < 1e-6, "{text}");
         }
-        assert!(Model::named("25M", None).unwrap_err().to_string().contains("--compute MS"));
-        assert!(Model::named("25X", time).is_err());
+        assert!(LayerModel::named("25M", None).unwrap_err().to_string().contains("--compute MS"));
+        assert!(LayerModel::named("25X", time).is_err());
     }
 
     #[test]
@@ -368,10 +373,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("hexagram-model-{}", std::process::id()));
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            Model::named(path.to_str().unwrap(), None).map_err(|error| error.to_string())
+            LayerModel::named(path.to_str().unwrap(), None).map_err(|error| error.to_string())
         };
         let model = read("# two layers\na 10 1.5\n\nb 20 3 # the last\n").unwrap();
-        assert_eq!(model.layers[1], Layer::new("b".into(), 20, Duration::from_millis(3)));
+        assert_eq!(model.layers[1], ModelLayer::new("b".into(), 20, Duration::from_millis(3)));
         for wrong in ["a 10", "a ten 1", "a 10 -1", "a 0 1", "a 10 1 x", "a 10 1 1 1"] {
             let error = read(&format!("a 1 1\n{wrong}\n")).unwrap_err();
             assert!(
@@ -383,7 +388,7 @@ mod tests {
         assert_eq!((four.elements(), four.passes()), (15, Duration::from_millis(501)));
         assert!(read("# nothing\n").unwrap_err().contains("no parameters"));
         std::fs::remove_file(&path).unwrap();
-        let missing = |text| Model::named(text, None).unwrap_err();
+        let missing = |text| LayerModel::named(text, None).unwrap_err();
         assert!(missing("models/own").to_string().contains("vgg16, resnet50"));
         for (text, meant) in [("vgg17", "vgg16"), ("bert", "bert-large"), ("llama7b", "llama-7b")] {
             let error = missing(text);

@@ -1,7 +1,7 @@
 //! Options of `simulate`.
 
 use super::faults::FaultOptions;
-use super::job::JobOptions;
+use super::job::SimulatedJobOptions;
 use super::train::TrainingOptions;
 use clap::Parser;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub struct SimulateOptions {
     pub algorithm: Option<String>,
     /// Model, ranks and links.
     #[command(flatten)]
-    pub job: JobOptions,
+    pub job: SimulatedJobOptions,
     /// Simulate several values, as in bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32; hosts have as many
     /// ranks as with --ranks and --hosts, or one host has fewer
     #[arg(long, value_name = "WHAT=V,V,…")]

@@ -1,6 +1,6 @@
 //! Paces of simulated ranks: the factor of the passes of each step of each rank.
 
-use super::point::Steps;
+use super::point::StepCounts;
 use crate::random::Random;
 use clap::Args;
 use hexagram::physical::hash;
@@ -115,7 +115,7 @@ impl Paces {
     }
 
     /// Returns the mean factor of the steps that count, of the rank for which it is largest.
-    pub(super) fn slowest(&self, steps: Steps) -> f64 {
+    pub(super) fn slowest(&self, steps: StepCounts) -> f64 {
         if self.jitter.is_none() && self.drift.is_none() {
             return self.slowness.iter().copied().fold(0.0, f64::max);
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_drift_goes_slowly_to_its_share_and_back() {
         let paces = options(&["1:2"], None, Some("20%:100")).paces(3, 1).unwrap();
-        let slowest = paces.slowest(Steps { warmup: 30, counted: 100 });
+        let slowest = paces.slowest(StepCounts { warmup: 30, counted: 100 });
         let paces = [0, 1, 2].map(|rank| factors(&paces, rank, 200));
         // The mean of a whole turn, from wherever it begins.
         assert!((slowest - 2.2).abs() < 0.01, "{slowest}");

@@ -1,9 +1,9 @@
 //! Pictures of `simulate --out`: the time of a step, throughput, bytes and exposed communication over the swept
 //! option.
 
-use super::report::Row;
-use super::sweep::Swept;
-use crate::picture::{Axes, Drawn, Panel, Picture};
+use super::report::ReportRow;
+use super::sweep::SweptProperty;
+use crate::picture::{Axes, Panel, Picture, PictureContent};
 
 /// Figure of a row that is drawn.
 struct Figure {
@@ -11,7 +11,7 @@ struct Figure {
     title: &'static str,
     y: &'static str,
     log_y: bool,
-    of: fn(&Row) -> f64,
+    of: fn(&ReportRow) -> f64,
 }
 
 const FIGURES: [Figure; 4] = [
@@ -46,7 +46,11 @@ const FIGURES: [Figure; 4] = [
 ];
 
 /// Returns the pictures of rows, each with its swept value, as SVG by file name. `model` is the model of the rows.
-pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&'static str, String)> {
+pub(super) fn pictures(
+    model: &str,
+    swept: SweptProperty,
+    rows: &[(f64, ReportRow)],
+) -> Vec<(&'static str, String)> {
     let log_x = rows.iter().all(|(x, _)| *x > 0.0);
     let picture = |figure: &Figure| {
         let title = format!("{}: {}", figure.title, model);
@@ -59,12 +63,12 @@ pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&
 }
 
 /// Returns a line for each algorithm, in the order of the rows.
-fn lines(rows: &[(f64, Row)], of: fn(&Row) -> f64) -> Vec<Drawn> {
-    let mut lines: Vec<Drawn> = Vec::new();
+fn lines(rows: &[(f64, ReportRow)], of: fn(&ReportRow) -> f64) -> Vec<PictureContent> {
+    let mut lines: Vec<PictureContent> = Vec::new();
     for (x, row) in rows {
         let name = row.simulated.clone();
         let at = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            lines.push(Drawn::line(name, Vec::new()));
+            lines.push(PictureContent::line(name, Vec::new()));
             lines.len() - 1
         });
         lines[at].points.push((*x, of(row)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Cluster of a job; each value of a sweep has its own.
 #[derive(Debug, Clone)]
-pub(in crate::program) struct Point {
+pub(in crate::program) struct ClusterPoint {
     pub(in crate::program) ranks: usize,
     pub(in crate::program) hosts: usize,
     /// Link of the hosts whose own is not in the topology.
@@ -13,7 +13,7 @@ pub(in crate::program) struct Point {
     pub(in crate::program) topology: Option<Arc<Topology>>,
 }
 
-impl Point {
+impl ClusterPoint {
     /// Returns the link of the options. If each host of a topology has its own, returns the one with the least
     /// bandwidth.
     pub(in crate::program) fn hosts_link(&self) -> LinkSpec {
@@ -26,7 +26,7 @@ impl Point {
 
 /// Number of simulated steps.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::program) struct Steps {
+pub(in crate::program) struct StepCounts {
     /// Steps before those that count.
     pub(in crate::program) warmup: u32,
     /// Steps that count.

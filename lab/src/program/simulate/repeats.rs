@@ -6,8 +6,8 @@
 //! or a simulated warm-up, all steps run. Times differ a little even without draws, since simultaneous events have
 //! some order, and roles within a host rotate. So spans of several periods are compared, too.
 
-use super::point::Steps;
-use super::run::Sent;
+use super::point::StepCounts;
+use super::run::SentBytes;
 use hexagram::algorithms::{AnyAlgorithm, Trigram};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ const SPANS: [usize; 3] = [1, 2, 4];
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct StepCost {
     pub(super) took: Duration,
-    pub(super) sent: Sent,
+    pub(super) sent: SentBytes,
 }
 
 /// Counted steps of all ranks, which share this.
@@ -32,10 +32,10 @@ pub(super) struct Repeats {
     counted: usize,
     /// Period of an algorithm's communication, in steps; `None` to simulate all, also if it is unknown.
     period: Option<usize>,
-    progress: Mutex<Progress>,
+    progress: Mutex<RepeatProgress>,
 }
 
-struct Progress {
+struct RepeatProgress {
     /// By rank.
     steps: Vec<Vec<StepCost>>,
     /// Number of ranks that have made each step.
@@ -50,12 +50,17 @@ struct Progress {
 
 impl Repeats {
     /// Returns the repeats of this many ranks with an algorithm; with `all`, no step is left out.
-    pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: Steps, all: bool) -> Self {
+    pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: StepCounts, all: bool) -> Self {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;
         let period = algorithm.period().and_then(|period| usize::try_from(period).ok());
-        let progress =
-            Progress { steps: vec![Vec::new(); ranks], made: Vec::new(), begun: 0, end: counted, span: 1 };
+        let progress = RepeatProgress {
+            steps: vec![Vec::new(); ranks],
+            made: Vec::new(),
+            begun: 0,
+            end: counted,
+            span: 1,
+        };
         Repeats {
             ranks,
             counted,
@@ -64,7 +69,7 @@ impl Repeats {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Progress> {
+    fn lock(&self) -> MutexGuard<'_, RepeatProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,12 +117,12 @@ impl Repeats {
         let times = (left / progress.span) as u32;
         StepCost {
             took: last.iter().map(|step| step.took).sum::<Duration>() * times,
-            sent: last.iter().fold(Sent::default(), |sum, step| sum.and(step.sent)).times(times),
+            sent: last.iter().fold(SentBytes::default(), |sum, step| sum.and(step.sent)).times(times),
         }
     }
 }
 
-impl Progress {
+impl RepeatProgress {
     /// Returns true if the span that ends with a step was like the one before, and there were three steps at least.
     fn is_alike(&self, number: usize, span: usize) -> bool {
         let Some(before) =
@@ -148,7 +153,7 @@ mod tests {
 
     fn repeats(algorithm: &str, counted: u32, all: bool) -> Repeats {
         let algorithm = Registry::built_in().named(algorithm).unwrap();
-        Repeats::new(2, &algorithm, Steps { warmup: 0, counted }, all)
+        Repeats::new(2, &algorithm, StepCounts { warmup: 0, counted }, all)
     }
 
     /// Makes steps that take so many milliseconds, one rank after the other, and returns their number and what the rest
@@ -160,7 +165,7 @@ mod tests {
                     return (step, repeats.left_out(0).took);
                 }
                 let took = Duration::from_millis(millis(rank, step));
-                repeats.end(rank, StepCost { took, sent: Sent::default() });
+                repeats.end(rank, StepCost { took, sent: SentBytes::default() });
             }
         }
         unreachable!()

@@ -1,17 +1,19 @@
 //! Output of `simulate`: a table, or one JSON object.
 
-use super::job::JobOptions;
-use super::model::Model;
+use super::job::SimulatedJobOptions;
+use super::model::LayerModel;
 use super::options::{STEPS, SimulateOptions};
-use super::out;
+use super::output_dir;
 use super::run::Figures;
-use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
+use crate::program::console::{
+    PrintError, ProgramError, bytes, markdown_heading, markdown_row, percent, print,
+};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
 
 /// Figures of one algorithm on one cluster.
 #[derive(Debug, Clone)]
-pub(in crate::program) struct Row {
+pub(in crate::program) struct ReportRow {
     /// Algorithm as it was asked for.
     pub(in crate::program) algorithm: String,
     /// Algorithm as it was simulated: without its warm-up.
@@ -24,13 +26,13 @@ pub(in crate::program) struct Row {
     pub(in crate::program) local_s: f64,
 }
 
-impl Row {
+impl ReportRow {
     /// Returns the share of a step in which the rank waits for communication.
     pub(in crate::program) fn communication(&self) -> f64 {
         (1.0 - self.local_s / self.figures.step_s).max(0.0)
     }
 
-    pub(super) fn told(&self) -> String {
+    pub(super) fn table_row(&self) -> String {
         markdown_row(&[
             format!("`{}`", self.simulated),
             format!("{} on {}", self.ranks, self.hosts),
@@ -74,7 +76,7 @@ pub(super) const HEADING: [&str; 8] = [
 ];
 
 /// Report of a run of `simulate`.
-pub(super) struct Report<'a> {
+pub(super) struct SimulateReport<'a> {
     options: &'a SimulateOptions,
     rows: Vec<Value>,
     /// Lines of the table, of which the first `printed` have been printed.
@@ -82,11 +84,11 @@ pub(super) struct Report<'a> {
     printed: usize,
 }
 
-impl<'a> Report<'a> {
+impl<'a> SimulateReport<'a> {
     /// Creates a report about something, with the heading of its columns.
     pub(super) fn new(options: &'a SimulateOptions, about: &str, columns: &[&str]) -> Self {
         let heading = format!("{about}\n\n{}", markdown_heading(columns));
-        Report { options, rows: Vec::new(), lines: vec![heading], printed: 0 }
+        SimulateReport { options, rows: Vec::new(), lines: vec![heading], printed: 0 }
     }
 
     /// Adds a row, and prints it unless the output is one object.
@@ -101,11 +103,11 @@ impl<'a> Report<'a> {
     }
 
     /// Writes the requested files into a folder, and prints the table or the JSON.
-    pub(super) fn finish(self) -> Result<(), Failure> {
+    pub(super) fn finish(self) -> Result<(), ProgramError> {
         let object = self.object().to_string();
         if let Some(folder) = &self.options.out {
-            out::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;
-            out::write(folder, "results.json", &format!("{object}\n"))?;
+            output_dir::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;
+            output_dir::write(folder, "results.json", &format!("{object}\n"))?;
         }
         if self.options.json {
             print(&object)?;
@@ -133,7 +135,7 @@ impl<'a> Report<'a> {
     }
 }
 
-impl JobOptions {
+impl SimulatedJobOptions {
     /// Returns the arguments as an object.
     pub(in crate::program) fn arguments(&self) -> Value {
         // A topology file has these itself.
@@ -162,7 +164,7 @@ impl JobOptions {
 }
 
 /// Returns the description of a simulated model with this name.
-pub(super) fn about(name: &str, model: &Model) -> String {
+pub(super) fn about(name: &str, model: &LayerModel) -> String {
     format!("{name}, {} parameters, in virtual time", counted(model.elements()))
 }
 

@@ -1,8 +1,8 @@
 //! One simulated training: the real engine and algorithm on every rank, with buffers that have sizes only.
 
-use super::model::Model;
+use super::model::LayerModel;
 use super::pace::{Pace, Paces};
-use super::point::Steps;
+use super::point::StepCounts;
 use super::repeats::{Repeats, StepCost};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
@@ -21,11 +21,11 @@ const LEARNING_RATE: f64 = 1e-3;
 const DEADLINE: Duration = Duration::from_secs(1 << 30);
 
 /// A training to simulate.
-pub(super) struct Scene<'a> {
-    pub(super) model: &'a Model,
+pub(super) struct SimulatedRun<'a> {
+    pub(super) model: &'a LayerModel,
     pub(super) algorithm: AnyAlgorithm,
     pub(super) engine: EngineOptions,
-    pub(super) steps: Steps,
+    pub(super) steps: StepCounts,
     /// Factors by which the passes of each rank take longer in each step.
     pub(super) paces: &'a Paces,
     /// True to simulate every step, even if periods are equal.
@@ -51,50 +51,50 @@ pub(in crate::program) struct Figures {
 
 /// Moment of one rank.
 #[derive(Clone, Copy)]
-struct Moment {
+struct RankMoment {
     at: Instant,
-    sent: Sent,
+    sent: SentBytes,
 }
 
-impl Moment {
+impl RankMoment {
     /// Returns the present one.
     fn of(world: &World) -> Self {
-        Moment { at: runtime::now(), sent: Sent::by(world) }
+        RankMoment { at: runtime::now(), sent: SentBytes::by(world) }
     }
 
-    fn since(self, before: Moment) -> StepCost {
+    fn since(self, before: RankMoment) -> StepCost {
         StepCost { took: self.at.duration_since(before.at), sent: self.sent.since(before.sent) }
     }
 }
 
 /// Bytes that a rank has sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Sent {
+pub(super) struct SentBytes {
     pub(super) all: u64,
     /// Part of it that went to other hosts.
     network: u64,
 }
 
-impl Sent {
+impl SentBytes {
     fn by(world: &World) -> Self {
         let traffic = world.traffic();
-        Sent { all: traffic.payload_sent(), network: traffic.payload_sent_by(TransportKind::Sim) }
+        SentBytes { all: traffic.payload_sent(), network: traffic.payload_sent_by(TransportKind::Sim) }
     }
 
-    fn since(self, before: Sent) -> Self {
-        Sent { all: self.all - before.all, network: self.network - before.network }
+    fn since(self, before: SentBytes) -> Self {
+        SentBytes { all: self.all - before.all, network: self.network - before.network }
     }
 
-    pub(super) fn and(self, more: Sent) -> Self {
-        Sent { all: self.all + more.all, network: self.network + more.network }
+    pub(super) fn and(self, more: SentBytes) -> Self {
+        SentBytes { all: self.all + more.all, network: self.network + more.network }
     }
 
     pub(super) fn times(self, times: u32) -> Self {
-        Sent { all: self.all * u64::from(times), network: self.network * u64::from(times) }
+        SentBytes { all: self.all * u64::from(times), network: self.network * u64::from(times) }
     }
 }
 
-impl Scene<'_> {
+impl SimulatedRun<'_> {
     /// Runs the training on the ranks of a cluster.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Scene<'_> {
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
         let steps = f64::from(self.steps.counted);
         let taken = |one: &StepCost| one.took.as_secs_f64();
-        let mean = |of: fn(&Sent) -> u64| {
+        let mean = |of: fn(&SentBytes) -> u64| {
             let sum: u64 = counted.iter().map(|one| of(&one.sent)).sum();
             sum as f64 / steps / counted.len() as f64
         };
@@ -140,19 +140,19 @@ impl Scene<'_> {
     /// Trains as one rank. Returns the cost of all counted steps, including those that were left out.
     fn rank(&self, world: &World, repeats: &Repeats) -> Result<StepCost> {
         self.trained(world, |engine, pace| {
-            let start = Moment::of(world);
+            let start = RankMoment::of(world);
             let mut before = start;
             for (number, slowness) in pace.take(self.steps.counted as usize).enumerate() {
                 if !repeats.begin(number) {
                     break;
                 }
                 self.step(engine, slowness)?;
-                let now = Moment::of(world);
+                let now = RankMoment::of(world);
                 repeats.end(world.rank(), now.since(before));
                 before = now;
             }
             self.complete(engine)?;
-            let made = Moment::of(world).since(start);
+            let made = RankMoment::of(world).since(start);
             let left_out = repeats.left_out(world.rank());
             Ok(StepCost { took: made.took + left_out.took, sent: made.sent.and(left_out.sent) })
         })
@@ -203,7 +203,7 @@ impl Scene<'_> {
             let hooks = engine.hooks();
             for (parameter, layer) in layers.iter().enumerate().rev() {
                 pass(layer.backward);
-                hooks.ready_as_it_lies(parameter)?;
+                hooks.ready_in_bucket(parameter)?;
             }
             Ok(())
         })

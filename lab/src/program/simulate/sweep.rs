@@ -1,46 +1,49 @@
 //! `--sweep`: the clusters for which there are figures, where bandwidth, latency or the number of ranks varies.
 
-use super::point::Point;
+use super::point::ClusterPoint;
 use hexagram::physical::sim::{bandwidth, duration};
 use hexagram::{Error, Result};
 
 /// Property of a cluster that varies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Swept {
+pub(super) enum SweptProperty {
     Bandwidth,
     Latency,
     Ranks,
 }
 
-impl Swept {
-    const ALL: [(&'static str, Swept); 3] =
-        [("bandwidth", Swept::Bandwidth), ("latency", Swept::Latency), ("ranks", Swept::Ranks)];
+impl SweptProperty {
+    const ALL: [(&'static str, SweptProperty); 3] = [
+        ("bandwidth", SweptProperty::Bandwidth),
+        ("latency", SweptProperty::Latency),
+        ("ranks", SweptProperty::Ranks),
+    ];
 
     /// Returns the label of its axis in pictures.
     pub(super) fn axis(self) -> &'static str {
         match self {
-            Swept::Bandwidth => "bandwidth in Mbit/s",
-            Swept::Latency => "latency in ms",
-            Swept::Ranks => "ranks",
+            SweptProperty::Bandwidth => "bandwidth in Mbit/s",
+            SweptProperty::Latency => "latency in ms",
+            SweptProperty::Ranks => "ranks",
         }
     }
 
     /// Returns its value of a cluster, as pictures show it.
-    pub(super) fn of(self, point: &Point) -> f64 {
+    pub(super) fn of(self, point: &ClusterPoint) -> f64 {
         match self {
-            Swept::Bandwidth => point.link.bandwidth * 8.0 / 1e6,
-            Swept::Latency => point.link.latency.as_secs_f64() * 1e3,
-            Swept::Ranks => point.ranks as f64,
+            SweptProperty::Bandwidth => point.link.bandwidth * 8.0 / 1e6,
+            SweptProperty::Latency => point.link.latency.as_secs_f64() * 1e3,
+            SweptProperty::Ranks => point.ranks as f64,
         }
     }
 
     /// Returns the cluster with a different value; `None` if the text is not a value.
-    fn with(self, here: &Point, value: &str) -> Option<Point> {
+    fn with(self, here: &ClusterPoint, value: &str) -> Option<ClusterPoint> {
         let mut point = here.clone();
         match self {
-            Swept::Bandwidth => point.link.bandwidth = bandwidth(value)?,
-            Swept::Latency => point.link.latency = duration(value)?,
-            Swept::Ranks => {
+            SweptProperty::Bandwidth => point.link.bandwidth = bandwidth(value)?,
+            SweptProperty::Latency => point.link.latency = duration(value)?,
+            SweptProperty::Ranks => {
                 point.ranks = value.parse().ok().filter(|ranks| *ranks > 0)?;
                 point.hosts = point.ranks.div_ceil(a_host(here));
             }
@@ -50,12 +53,12 @@ impl Swept {
 }
 
 /// Returns the ranks of a host.
-fn a_host(point: &Point) -> usize {
+fn a_host(point: &ClusterPoint) -> usize {
     (point.ranks / point.hosts.max(1)).max(1)
 }
 
 /// Fails unless other ranks fill hosts as those of a cluster are filled, or a part of one.
-fn check_ranks(text: &str, here: &Point, ranks: usize) -> Result<()> {
+fn check_ranks(text: &str, here: &ClusterPoint, ranks: usize) -> Result<()> {
     let each = a_host(here);
     if ranks < each || ranks.is_multiple_of(each) {
         return Ok(());
@@ -66,24 +69,24 @@ fn check_ranks(text: &str, here: &Point, ranks: usize) -> Result<()> {
 
 /// Clusters that differ in one property.
 pub(super) struct Sweep {
-    pub(super) swept: Swept,
-    pub(super) points: Vec<Point>,
+    pub(super) swept: SweptProperty,
+    pub(super) points: Vec<ClusterPoint>,
 }
 
 /// Returns the clusters that a text such as `ranks=8,16,32` makes of one.
 ///
 /// # Errors
 /// The invalid value and the valid forms, in one line.
-pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
+pub(super) fn sweep(text: &str, here: &ClusterPoint) -> Result<Sweep> {
     let wrong = |what: String| {
         Error::usage(what, "write bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32, with its units")
     };
     let (name, values) = text.split_once('=').unwrap_or((text, ""));
-    let (_, swept) = Swept::ALL
+    let (_, swept) = SweptProperty::ALL
         .into_iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| wrong(format!("--sweep {text}: unknown property `{name}`")))?;
-    if swept == Swept::Ranks && here.topology.is_some() {
+    if swept == SweptProperty::Ranks && here.topology.is_some() {
         return Err(wrong(format!("--sweep {text}: --topology fixes the ranks")));
     }
     let point = |value: &str| {
@@ -101,12 +104,12 @@ pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
 mod tests {
     use super::*;
 
-    fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
+    fn points(text: &str, here: &ClusterPoint) -> Result<Vec<ClusterPoint>> {
         sweep(text, here).map(|sweep| sweep.points)
     }
 
-    fn here() -> Point {
-        Point { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap(), topology: None }
+    fn here() -> ClusterPoint {
+        ClusterPoint { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap(), topology: None }
     }
 
     #[test]

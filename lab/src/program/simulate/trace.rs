@@ -5,7 +5,7 @@
 //! its part is in proportion to its size. If a rank's device recorded when it computed, the device's times count.
 //! Time between steps counts as forward pass. All times are medians over ranks and steps, without the first step.
 
-use super::model::Layer;
+use super::model::ModelLayer;
 use hexagram::DType;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Work of one rank in one step, in microseconds.
 #[derive(Debug, Default)]
-struct Step {
+struct StepTrace {
     forward: f64,
     /// Start and end of the backward passes.
     backward: Vec<[f64; 2]>,
@@ -22,7 +22,7 @@ struct Step {
 }
 
 /// Reads the layers, in the order of the forward pass, or returns the defect of the file.
-pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
+pub(super) fn layers(text: &str) -> Result<Vec<ModelLayer>, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     let events = file["traceEvents"].as_array().ok_or("traceEvents is missing")?;
     let sizes: BTreeMap<u64, u64> = events.iter().filter_map(size).collect();
@@ -30,7 +30,7 @@ pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
         return Err("it contains no bucket hook".to_owned());
     }
     let steps = steps(events);
-    let measured: Vec<&Step> = steps.iter().filter(|step| !step.backward.is_empty()).collect();
+    let measured: Vec<&StepTrace> = steps.iter().filter(|step| !step.backward.is_empty()).collect();
     if measured.is_empty() {
         return Err("it contains no backward pass after the first step".to_owned());
     }
@@ -41,7 +41,7 @@ pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     let layer = |(bucket, bytes): (&u64, &u64)| {
         let backward = parts[bucket];
         let share = if whole > 0.0 { backward / whole } else { *bytes as f64 / elements as f64 };
-        Layer {
+        ModelLayer {
             name: format!("bucket{bucket}"),
             elements: *bytes as usize / DType::F32.size(),
             backward: micros(backward),
@@ -60,12 +60,12 @@ fn size(event: &Value) -> Option<(u64, u64)> {
 }
 
 /// Returns the work of each rank in each step, without the first.
-fn steps(events: &[Value]) -> Vec<Step> {
+fn steps(events: &[Value]) -> Vec<StepTrace> {
     let is_of_device = |event: &&Value| event["args"]["place"] == "device";
     let computes = events.iter().filter(is_of_device).filter(|event| event["name"] == "backward");
     let with_device: BTreeSet<Option<u64>> = computes.map(|event| event["pid"].as_u64()).collect();
     let counts = |event: &&Value| is_of_device(event) == with_device.contains(&event["pid"].as_u64());
-    let mut steps: BTreeMap<(u64, u64), Step> = BTreeMap::new();
+    let mut steps: BTreeMap<(u64, u64), StepTrace> = BTreeMap::new();
     for event in events.iter().filter(counts) {
         let place = (event["args"]["step"].as_u64(), event["pid"].as_u64());
         let times = (event["ts"].as_f64(), event["dur"].as_f64());
@@ -79,7 +79,7 @@ fn steps(events: &[Value]) -> Vec<Step> {
     later.map(|(_, step)| step).collect()
 }
 
-impl Step {
+impl StepTrace {
     fn add(&mut self, event: &Value, start: f64, length: f64) {
         match event["name"].as_str() {
             Some("between steps" | "loading" | "loading and forward" | "forward") => self.forward += length,
@@ -121,7 +121,7 @@ impl Step {
 }
 
 /// Returns the time of each bucket's part of the backward pass.
-fn parts(steps: &[&Step], sizes: &BTreeMap<u64, u64>) -> BTreeMap<u64, f64> {
+fn parts(steps: &[&StepTrace], sizes: &BTreeMap<u64, u64>) -> BTreeMap<u64, f64> {
     let seen: Vec<BTreeMap<u64, f64>> = steps.iter().map(|step| step.parts()).collect();
     let of_bucket = |bucket: &u64| -> Option<f64> {
         let times: Vec<f64> = seen.iter().filter_map(|parts| parts.get(bucket).copied()).collect();
@@ -174,16 +174,16 @@ mod tests {
         RankTrace { host: "a".into(), pid: 1, spans, dropped: 0, clock_error: Duration::ZERO }
     }
 
-    fn read(ranks: Vec<RankTrace>) -> Result<Vec<Layer>, String> {
+    fn read(ranks: Vec<RankTrace>) -> Result<Vec<ModelLayer>, String> {
         let mut text = Vec::new();
         Trace { algorithm: "bytegrad".to_owned(), buckets: Vec::new(), ranks }.write(&mut text).unwrap();
         layers(&String::from_utf8(text).unwrap())
     }
 
     /// Names, elements, and microseconds forwards and backwards.
-    fn told(layers: &[Layer]) -> Vec<(String, usize, u128, u128)> {
+    fn describe(layers: &[ModelLayer]) -> Vec<(String, usize, u128, u128)> {
         let micros = |time: Duration| time.as_micros();
-        let told = |layer: &Layer| {
+        let told = |layer: &ModelLayer| {
             (layer.name.clone(), layer.elements, micros(layer.forward), micros(layer.backward))
         };
         layers.iter().map(told).collect()
@@ -193,7 +193,7 @@ mod tests {
     fn buckets_take_the_time_between_their_hooks() {
         let layers = read(vec![rank(Kind::GradientsReady, 10), rank(Kind::GradientsReady, 10)]).unwrap();
         assert_eq!(
-            told(&layers),
+            describe(&layers),
             [("bucket1".to_owned(), 2000, 3500, 7000), ("bucket0".to_owned(), 1000, 1500, 3000)]
         );
     }
@@ -204,19 +204,19 @@ mod tests {
         let mut enqueued = rank(Kind::GradientsReady, 1);
         enqueued.spans.extend(of_device.map(|span| Span { place: Place::Device, ..span }));
         let of_host = rank(Kind::GradientsReady, 10);
-        assert_eq!(told(&read(vec![enqueued]).unwrap()), told(&read(vec![of_host]).unwrap()));
+        assert_eq!(describe(&read(vec![enqueued]).unwrap()), describe(&read(vec![of_host]).unwrap()));
     }
 
     #[test]
     fn the_median_of_ranks_counts() {
         let ranks = [10, 10, 20].map(|slower| rank(Kind::GradientsReady, slower));
-        assert_eq!(told(&read(ranks.to_vec()).unwrap())[1].3, 3000);
+        assert_eq!(describe(&read(ranks.to_vec()).unwrap())[1].3, 3000);
     }
 
     #[test]
     fn without_hooks_that_see_gradients_parts_are_by_size() {
         let layers = read(vec![rank(Kind::AfterStep, 10)]).unwrap();
-        let backward: Vec<u128> = told(&layers).iter().map(|layer| layer.3).collect();
+        let backward: Vec<u128> = describe(&layers).iter().map(|layer| layer.3).collect();
         assert_eq!(backward, [6666, 3333]);
     }
 

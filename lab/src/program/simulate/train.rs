@@ -1,14 +1,14 @@
 //! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster.
 
-use super::job::{JobOptions, check_time};
+use super::job::{SimulatedJobOptions, check_time};
 use super::options::SimulateOptions;
-use super::point::Point;
-use super::report::Report;
-use crate::program::Passes;
-use crate::program::say::{self, Failure, bytes, markdown_row, percent};
-use crate::program::stepping::Stepping;
-use crate::program::{Chosen, Setting, record};
-use crate::training::Simulated;
+use super::point::ClusterPoint;
+use super::report::SimulateReport;
+use crate::program::OverlappedPasses;
+use crate::program::console::{self, ProgramError, bytes, markdown_row, percent};
+use crate::program::optimizer_args::OptimizerArgs;
+use crate::program::{ChosenAlgorithm, Setting, record};
+use crate::training::SimulatedTraining;
 use crate::training::{OnCluster, Training, train_on_cluster};
 use clap::Args;
 use hexagram::physical::device::DeviceChoice;
@@ -54,19 +54,20 @@ const HEADING: [&str; 9] = [
 pub(super) fn train(
     options: &SimulateOptions,
     task: &str,
-    algorithms: &[Chosen],
-    points: &[Point],
-) -> Result<(), Failure> {
+    algorithms: &[ChosenAlgorithm],
+    points: &[ClusterPoint],
+) -> Result<(), ProgramError> {
     let setting = options.setting(task)?;
     let rates = options.job.rates()?;
     let trainings: Result<Vec<_>> = algorithms.iter().map(|chosen| setting.training(chosen)).collect();
     let trainings = trainings?;
     let about = trainings.first().map(Training::about).unwrap_or_default();
-    let mut report = Report::new(options, &format!("{about}, with real numbers in virtual time"), &HEADING);
+    let mut report =
+        SimulateReport::new(options, &format!("{about}, with real numbers in virtual time"), &HEADING);
     for point in points {
         for (chosen, training) in algorithms.iter().zip(&trainings) {
             let row = options.job.trained(chosen, training, &rates, point)?;
-            report.add(&row.told(), row.json())?;
+            report.add(&row.table_row(), row.json())?;
         }
     }
     report.finish()
@@ -75,7 +76,7 @@ pub(super) fn train(
 impl SimulateOptions {
     /// Returns the options of an equal `train`.
     fn setting(&self, task: &str) -> Result<Setting> {
-        if self.job.overlap == Passes::Forward {
+        if self.job.overlap == OverlappedPasses::Forward {
             let what = "--train runs whole steps, and --overlap forward would end in the middle of one";
             return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
         }
@@ -96,19 +97,19 @@ impl SimulateOptions {
             device: DeviceChoice::default(),
             steps: self.steps.map(u64::from),
             seed: self.job.seed,
-            stepping: Stepping { lr, optimizer, weight_decay: None, schedule },
+            stepping: OptimizerArgs { lr, optimizer, weight_decay: None, schedule },
         })
     }
 }
 
-impl JobOptions {
+impl SimulatedJobOptions {
     /// Trains by one algorithm on one cluster.
     fn trained(
         &self,
-        chosen: &Chosen,
+        chosen: &ChosenAlgorithm,
         training: &Training,
         rates: &Rates,
-        point: &Point,
+        point: &ClusterPoint,
     ) -> Result<TrainedRow> {
         let training = Training {
             ranks: point.ranks,
@@ -116,12 +117,12 @@ impl JobOptions {
             hierarchical: self.is_hierarchical(point),
             ..training.clone()
         };
-        let program = say::name("simulate");
+        let program = console::name("simulate");
         let is_long = training.steps * point.ranks as u64 >= LONG;
         let watch = |step: u64, seconds: f64| {
             if is_long {
                 let far = format!("step {step} of {}, {seconds:.3} s of virtual time", training.steps);
-                say::line(&program, format!("{}: {far}", chosen.spelling));
+                console::line(&program, format!("{}: {far}", chosen.spelling));
             }
         };
         let simulation = self.simulation(point, rates)?;
@@ -136,14 +137,14 @@ impl JobOptions {
 /// One training.
 struct TrainedRow {
     algorithm: String,
-    point: Point,
+    point: ClusterPoint,
     training: Training,
-    simulated: Simulated,
+    simulated: SimulatedTraining,
 }
 
 impl TrainedRow {
-    fn told(&self) -> String {
-        let Point { ranks, hosts, .. } = &self.point;
+    fn table_row(&self) -> String {
+        let ClusterPoint { ranks, hosts, .. } = &self.point;
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
@@ -164,11 +165,11 @@ impl TrainedRow {
     }
 
     fn json(&self) -> Value {
-        let Point { ranks, hosts, .. } = &self.point;
+        let ClusterPoint { ranks, hosts, .. } = &self.point;
         let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
-        let state = |point: &crate::outcome::Point| {
+        let state = |point: &crate::outcome::CurvePoint| {
             json!({
                 "step": point.step, "seconds": point.seconds, "loss": point.evaluation.loss,
                 "accuracy": point.evaluation.accuracy, "consensus_distance": point.consensus,

@@ -34,13 +34,13 @@ impl Measurement<'_> {
         let algorithm = chosen.algorithm.clone();
         let mut engine = DataParallel::new(comm, self.profile.parameters(), algorithm, self.engine())?;
         engine.set_learning_rate(LEARNING_RATE);
-        let mut trained = Trained { engine, processor: self.processor(), source: gradients };
+        let mut trained = EngineReplica { engine, processor: self.processor(), source: gradients };
         let measured = self.timed(comm, &mut trained)?;
         trained.engine.settle()?;
         Ok(measured)
     }
 
-    fn timed(&self, comm: &Communicator, replica: &mut impl Replica) -> Result<Measured> {
+    fn timed(&self, comm: &Communicator, replica: &mut impl MeasuredReplica) -> Result<Measured> {
         for _ in 0..self.options.warmup {
             replica.step(&self.profile)?;
         }
@@ -64,7 +64,7 @@ impl Measurement<'_> {
 }
 
 /// A replica: it uses the gradients of the computation.
-trait Replica {
+trait MeasuredReplica {
     /// Makes one step, during the computation of a profile.
     fn step(&mut self, profile: &Profile) -> Result<()>;
 
@@ -155,7 +155,7 @@ impl Local {
     }
 }
 
-impl Replica for Local {
+impl MeasuredReplica for Local {
     fn step(&mut self, profile: &Profile) -> Result<()> {
         forward(profile, self.processor, |_| Ok(()))?;
         backward(profile, self.processor, |parameter| {
@@ -181,13 +181,13 @@ impl Replica for Local {
 }
 
 /// Steps with an algorithm: the gradients are written into its buckets.
-struct Trained {
+struct EngineReplica {
     engine: DataParallel,
     processor: Processor,
     source: Vec<Vec<f32>>,
 }
 
-impl Replica for Trained {
+impl MeasuredReplica for EngineReplica {
     fn complete(&mut self) -> Result<()> {
         (0..self.source.len()).try_for_each(|parameter| self.engine.wait_for(&[parameter]))
     }

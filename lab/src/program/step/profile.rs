@@ -14,7 +14,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct Layer {
+pub(in crate::program) struct ProfileLayer {
     pub(in crate::program) name: String,
     /// Sizes of its parameters.
     pub(in crate::program) shapes: Vec<Vec<usize>>,
@@ -27,7 +27,7 @@ pub(in crate::program) struct Layer {
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::program) struct Profile {
-    pub(in crate::program) layers: Vec<Layer>,
+    pub(in crate::program) layers: Vec<ProfileLayer>,
 }
 
 impl Profile {
@@ -44,7 +44,7 @@ impl Profile {
     fn parse(text: &str) -> Result<Self> {
         let lines =
             text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-        let layers: Result<Vec<Layer>> =
+        let layers: Result<Vec<ProfileLayer>> =
             lines.map(|(at, line)| layer(line).map_err(|why| unreadable(at, why))).collect();
         let layers = layers?;
         if layers.is_empty() {
@@ -58,7 +58,7 @@ impl Profile {
 
     /// Returns all parameters, in the order of the layers.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let of = |layer: &Layer| -> Vec<Parameter> {
+        let of = |layer: &ProfileLayer| -> Vec<Parameter> {
             let parameter = |(at, shape): (usize, &Vec<usize>)| Parameter {
                 name: format!("{}.{at}", layer.name),
                 dtype: DType::F32,
@@ -72,7 +72,7 @@ impl Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        let layer = |at: usize| Layer {
+        let layer = |at: usize| ProfileLayer {
             name: format!("layer{at}"),
             shapes: vec![vec![1024, 1024], vec![1024]],
             forward: Duration::from_millis(2),
@@ -83,7 +83,7 @@ impl Default for Profile {
 }
 
 /// Parses `name 1024x1024,1024 0.002 0.004`, or returns the defect of the line.
-pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
+pub(in crate::program) fn layer(line: &str) -> std::result::Result<ProfileLayer, &'static str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     if let [name, elements, backward] = words[..] {
         return of_elements(name, elements, backward);
@@ -93,7 +93,7 @@ pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'stat
         let time = word.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         time.ok_or("the seconds must be 0 or more")
     };
-    Ok(Layer {
+    Ok(ProfileLayer {
         name: name.to_owned(),
         shapes: shapes.split(',').map(shape).collect::<std::result::Result<_, _>>()?,
         forward: seconds(forward)?,
@@ -102,13 +102,17 @@ pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'stat
 }
 
 /// Parses `name 1049600 4`, as `simulate` has it: elements, and milliseconds of the backward pass.
-fn of_elements(name: &str, elements: &str, backward: &str) -> std::result::Result<Layer, &'static str> {
+fn of_elements(
+    name: &str,
+    elements: &str,
+    backward: &str,
+) -> std::result::Result<ProfileLayer, &'static str> {
     let elements = elements.parse().ok().filter(|elements| (1..=MOST).contains(elements));
     let elements = elements.ok_or("the elements must be a whole number from 1 to 2147483648")?;
     let millis = backward.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis));
     let backward = Duration::from_secs_f64(millis.ok_or("the milliseconds must be 0 or more")? / 1e3);
     let shapes = vec![matrix(elements)];
-    Ok(Layer { name: name.to_owned(), shapes, forward: backward.mul_f64(FORWARD), backward })
+    Ok(ProfileLayer { name: name.to_owned(), shapes, forward: backward.mul_f64(FORWARD), backward })
 }
 
 fn shape(text: &str) -> std::result::Result<Vec<usize>, &'static str> {
@@ -136,7 +140,7 @@ mod tests {
         let forward = Duration::from_millis(500);
         let backward = Duration::from_millis(1);
         let shapes = vec![vec![3, 4], vec![3]];
-        assert_eq!(profile.layers, [Layer { name: "fc".to_owned(), shapes, forward, backward }]);
+        assert_eq!(profile.layers, [ProfileLayer { name: "fc".to_owned(), shapes, forward, backward }]);
         let parameters = profile.parameters();
         let short = Profile::parse("fc 15 4\n").unwrap().layers.remove(0);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! The file of the suite's records, a line of JSON for each training. The suite reads old records, and appends new
 //! ones.
 
-use crate::suite::Record;
+use crate::suite::SuiteRecord;
 use hexagram::physical::{input, output};
 use hexagram::{Error, Result};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,7 +15,7 @@ const LONGEST: u64 = 1 << 30;
 pub(super) struct RecordFile {
     path: PathBuf,
     file: File,
-    records: Vec<Record>,
+    records: Vec<SuiteRecord>,
 }
 
 impl RecordFile {
@@ -27,7 +27,7 @@ impl RecordFile {
     /// it.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let mut file = locked(path)?;
-        let Content { records, whole, ended } = content(path)?;
+        let RecordsFile { records, whole, ended } = content(path)?;
         let end: &[u8] = if ended { b"" } else { b"\n" };
         let mended = file.set_len(whole as u64).and_then(|()| file.write_all(end));
         mended.map_err(|cause| not_written(path, cause))?;
@@ -35,7 +35,7 @@ impl RecordFile {
     }
 
     /// Returns the records, in the order of the file.
-    pub(super) fn records(&self) -> &[Record] {
+    pub(super) fn records(&self) -> &[SuiteRecord] {
         &self.records
     }
 
@@ -43,7 +43,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// [`Error::System`] if it cannot be written.
-    pub(super) fn push(&mut self, record: Record) -> Result<()> {
+    pub(super) fn push(&mut self, record: SuiteRecord) -> Result<()> {
         // In one piece, so that a suite that is ended leaves whole lines.
         let line = format!("{}\n", record.json());
         self.file.write_all(line.as_bytes()).map_err(|cause| not_written(&self.path, cause))?;
@@ -55,7 +55,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be replaced; it is then as it was.
-    pub(super) fn retain(&mut self, keep: impl Fn(&Record) -> bool) -> Result<()> {
+    pub(super) fn retain(&mut self, keep: impl Fn(&SuiteRecord) -> bool) -> Result<()> {
         self.records.retain(keep);
         let write = |out: &mut dyn Write| {
             self.records.iter().try_for_each(|record| writeln!(out, "{}", record.json()))
@@ -71,20 +71,20 @@ impl RecordFile {
 /// # Errors
 /// [`Error::System`] for anything but a regular file, or one that cannot be read; [`Error::Usage`] with the first
 /// line that is not a record.
-pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
+pub(super) fn read(path: &Path) -> Result<Vec<SuiteRecord>> {
     content(path).map(|content| content.records)
 }
 
 /// Content of a file of records.
-struct Content {
-    records: Vec<Record>,
+struct RecordsFile {
+    records: Vec<SuiteRecord>,
     /// Number of bytes without the incomplete last line of a killed suite.
     whole: usize,
     /// True if these end with a newline, or are none.
     ended: bool,
 }
 
-fn content(path: &Path) -> Result<Content> {
+fn content(path: &Path) -> Result<RecordsFile> {
     let remedy = "choose a --records file with a line of JSON for each training, or a new one";
     let bytes = match input::read(path, LONGEST) {
         Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
@@ -93,15 +93,15 @@ fn content(path: &Path) -> Result<Content> {
     let mut records = Vec::new();
     let mut whole = 0;
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
-        match Record::parse_line(path, number, line) {
+        match SuiteRecord::parse_line(path, number, line) {
             Ok(record) => records.push(record),
-            Err(_) if !line.ends_with(b"\n") && Record::may_begin(line) => break,
+            Err(_) if !line.ends_with(b"\n") && SuiteRecord::may_begin(line) => break,
             Err(error) => return Err(error),
         }
         whole += line.len();
     }
     let ended = bytes[..whole].last().is_none_or(|last| *last == b'\n');
-    Ok(Content { records, whole, ended })
+    Ok(RecordsFile { records, whole, ended })
 }
 
 /// Opens the file to append to it, and locks it as long as it is open.

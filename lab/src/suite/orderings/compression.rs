@@ -1,11 +1,11 @@
 //! Orderings of codecs, and of the compensation of their errors.
 
-use super::{Claim, Measure, SKEWED, Verdict, beats};
+use super::{Claim, OrderingVerdict, ResultMeasure, SKEWED, beats};
 
 /// Claim about the loss on quadratics with data that differ between ranks, where nothing but codecs and drift keeps an
 /// algorithm from the optimum.
 const fn without_noise(better: &'static str, worse: &'static str) -> Claim {
-    Claim { task: "quadratics", partition: SKEWED, ..beats(better, worse, Measure::Loss) }
+    Claim { task: "quadratics", partition: SKEWED, ..beats(better, worse, ResultMeasure::Loss) }
 }
 
 pub(super) const ORDERINGS: &[Claim] = &[
@@ -19,7 +19,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         source: "Zheng, Huang and Kwok, 1905.10936",
         text: "Blockwise signs both ways, with error feedback, converge where majority votes can diverge",
         partition: SKEWED,
-        ..beats("compressed-allreduce(codec=sign, feedback=two-level)", "signsgd-vote", Measure::Loss)
+        ..beats("compressed-allreduce(codec=sign, feedback=two-level)", "signsgd-vote", ResultMeasure::Loss)
     },
     Claim {
         source: "Tang, Yu, Lian, Zhang and Liu, 1905.05957",
@@ -36,7 +36,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         ..beats(
             "compressed-allreduce(codec=top-k(2%), feedback=error)",
             "compressed-allreduce(codec=random-k(2%), feedback=error)",
-            Measure::Loss,
+            ResultMeasure::Loss,
         )
     },
     Claim {
@@ -47,7 +47,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Fatkhullin, Tyurin and Richtárik, 2305.15155",
         text: "With small batches EF21 needs a momentum",
-        ..beats("ef21", "ef21(momentum=0)", Measure::Loss)
+        ..beats("ef21", "ef21(momentum=0)", ResultMeasure::Loss)
     },
     Claim {
         source: "Vogels, Karimireddy and Jaggi, 1905.13727",
@@ -56,7 +56,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         ..beats(
             "compressed-allreduce(codec=low-rank(rank=2, saving=2), feedback=error)",
             "compressed-allreduce(codec=low-rank(rank=2, saving=2))",
-            Measure::Loss,
+            ResultMeasure::Loss,
         )
     },
     Claim {
@@ -64,11 +64,11 @@ pub(super) const ORDERINGS: &[Claim] = &[
         passage: "results, comparison with other compressors",
         text: "PowerSGD learns a language better than Signum, signs of momenta by majority",
         task: "text",
-        verdict: Verdict::Fails,
+        verdict: OrderingVerdict::Fails,
         explanation: "All-reduce in full precision loses to the signs here, too, and PowerSGD does not lose to all-reduce: \
                       what wins is that all elements step alike, as with Adam, which suits a transformer. The paper's \
                       language model is an LSTM.",
-        ..beats("powersgd", "signsgd-vote", Measure::Loss)
+        ..beats("powersgd", "signsgd-vote", ResultMeasure::Loss)
     },
     Claim {
         source: "Alistarh, Grubic, Li, Tomioka and Vojnovic, 1610.02132",
@@ -76,7 +76,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         ..beats(
             "compressed-allreduce(codec=qsgd(levels=127))",
             "compressed-allreduce(codec=qsgd(levels=1))",
-            Measure::Loss,
+            ResultMeasure::Loss,
         )
     },
     Claim {

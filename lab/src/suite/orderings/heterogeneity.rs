@@ -1,10 +1,10 @@
 //! Orderings with data that differ between ranks: local steps and gossip drift, and the methods against drift.
 
-use super::{Claim, Measure, SKEWED, beats};
+use super::{Claim, ResultMeasure, SKEWED, beats};
 
 /// Claim about data that differ between ranks, judged by the mean of the replicas' own losses.
 const fn skewed(better: &'static str, worse: &'static str) -> Claim {
-    Claim { partition: SKEWED, ..beats(better, worse, Measure::OwnLoss) }
+    Claim { partition: SKEWED, ..beats(better, worse, ResultMeasure::OwnLoss) }
 }
 
 /// D-PSGD on a ring with gossip after the step, as in the papers below. The default is Lian's, which gossips during
@@ -51,7 +51,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         task: "quadratics",
         partition: SKEWED,
         factor: 0.5,
-        ..beats("local-sgd", "local-sgd(period=32)", Measure::Loss)
+        ..beats("local-sgd", "local-sgd(period=32)", ResultMeasure::Loss)
     },
     Claim {
         source: "Karimireddy et al., 1910.06378",
@@ -60,13 +60,13 @@ pub(super) const ORDERINGS: &[Claim] = &[
         partition: SKEWED,
         factor: 0.1,
         changed: "it was added when other numbers were known, so that there are 40.",
-        ..beats("gradient-allreduce", "local-sgd", Measure::Loss)
+        ..beats("gradient-allreduce", "local-sgd", ResultMeasure::Loss)
     },
     Claim {
         source: "Hsieh, Phanishayee, Mutlu and Gibbons, 1910.00189",
         text: "On data skewed by label, federated averaging is less accurate than synchronous SGD",
         partition: SKEWED,
-        ..beats("gradient-allreduce", "local-sgd(period=16)", Measure::Errors)
+        ..beats("gradient-allreduce", "local-sgd(period=16)", ResultMeasure::Errors)
     },
     Claim {
         source: "Chen, Yuan, Zhang, Pan, Xu and Yin, 2105.09080",

@@ -1,10 +1,10 @@
 //! Orderings of algorithms with local steps: the effects of the outer optimizer, the inner one, and smaller messages.
 
-use super::{Claim, Measure, Verdict, beats};
+use super::{Claim, OrderingVerdict, ResultMeasure, beats};
 
 /// Claim about the loss on held-out text, with like data on 8 ranks.
 const fn of_language(better: &'static str, worse: &'static str) -> Claim {
-    Claim { task: "text", ..beats(better, worse, Measure::Loss) }
+    Claim { task: "text", ..beats(better, worse, ResultMeasure::Loss) }
 }
 
 pub(super) const ORDERINGS: &[Claim] = &[
@@ -12,7 +12,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         source: "Douillard et al., 2311.08105",
         passage: "comparison of outer optimizers",
         text: "Nesterov's momentum outside learns better than the plain mean of the replicas",
-        verdict: Verdict::Fails,
+        verdict: OrderingVerdict::Fails,
         explanation: "The plain mean bears a γ of 1 where `diloco` has 0.3, and ends 3 % lower with all of ten seeds. With the γ of \
                       `diloco` it ended 1.5 % higher with four of five. 200 steps are 12 rounds, and a momentum of 0.9 takes ten \
                       to come up to speed; the paper's runs have a hundred and more.",
@@ -27,7 +27,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         source: "Douillard et al., 2501.18512",
         text: "Fragments one after another lower the peak of DiLoCo's traffic",
         factor: 0.3,
-        measure: Measure::PeakBytes,
+        measure: ResultMeasure::PeakBytes,
         changed: "it was with ten fragments and a period of 50; all-reduce sends fragments so small whole to everyone.",
         ..of_language("streaming-diloco(period=48)", "diloco(period=48)")
     },

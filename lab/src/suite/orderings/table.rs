@@ -2,7 +2,7 @@
 
 use super::super::page::figure;
 use super::{Claim, orderings};
-use crate::suite::{Results, Verdict};
+use crate::suite::{OrderingVerdict, Results};
 use std::fmt::Write;
 
 const HEAD: &str = "\
@@ -13,11 +13,12 @@ const HEAD: &str = "\
 /// Writes the section of the orderings: how many hold, the test, all of them, and the reasons of those that do not.
 /// It is empty if none was run, as in the suite of your own algorithm.
 pub(in crate::suite) fn table(results: &Results) -> String {
-    let verdicts: Vec<(&Claim, Verdict)> = orderings().map(|claim| (claim, claim.judge(results))).collect();
-    if verdicts.iter().all(|(_, verdict)| *verdict == Verdict::Missing) {
+    let verdicts: Vec<(&Claim, OrderingVerdict)> =
+        orderings().map(|claim| (claim, claim.judge(results))).collect();
+    if verdicts.iter().all(|(_, verdict)| *verdict == OrderingVerdict::Missing) {
         return String::new();
     }
-    let holding = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Holds).count();
+    let holding = verdicts.iter().filter(|(_, verdict)| *verdict == OrderingVerdict::Holds).count();
     let mut text = format!(
         "### Published orderings\n\n\
          {holding} of {} hold. Both sides are run with the same seeds, and compared seed by seed: *ratio* is the geometric mean \
@@ -46,8 +47,8 @@ pub(in crate::suite) fn table(results: &Results) -> String {
 /// Writes the explanations of some orderings, by number.
 fn listed(
     title: &str,
-    verdicts: &[(&Claim, Verdict)],
-    said: impl Fn(&Claim, Verdict) -> Option<String>,
+    verdicts: &[(&Claim, OrderingVerdict)],
+    said: impl Fn(&Claim, OrderingVerdict) -> Option<String>,
 ) -> String {
     let lines = (1..).zip(verdicts).filter_map(|(number, (claim, verdict))| {
         said(claim, *verdict).map(|said| format!("- **{number}** {said}\n"))
@@ -57,7 +58,7 @@ fn listed(
 }
 
 /// Writes the row of an ordering.
-fn row(number: usize, claim: &Claim, verdict: Verdict, results: &Results) -> String {
+fn row(number: usize, claim: &Claim, verdict: OrderingVerdict, results: &Results) -> String {
     let [better, worse] =
         claim.numbers(results).map(|number| number.map_or_else(String::new, |found| figure(found.mean)));
     let ratio = claim.paired(results).ratio();

@@ -5,22 +5,22 @@
 //! Gbit/s. Orderings against all-reduce have 25 ranks, where it sends 2(n−1)/n of the parameters. With 8 ranks it
 //! would send the whole small buffer to every rank, which is fastest, but four times as many bytes.
 
-use super::{Claim, LEARNED, Measure, beats};
-use crate::link::Link;
+use super::{Claim, LEARNED, ResultMeasure, beats};
+use crate::link::NetworkLink;
 
 /// Link between distant hosts: much latency, and bandwidth to spare.
-const DISTANT: Link = Link { latency: 5e-3, bandwidth: 1.25e9, compute: 1e-3, slowest: 1.0 };
+const DISTANT: NetworkLink = NetworkLink { latency: 5e-3, bandwidth: 1.25e9, compute: 1e-3, slowest: 1.0 };
 /// Link of little bandwidth, between near hosts.
-const NARROW: Link = Link { latency: 50e-6, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
+const NARROW: NetworkLink = NetworkLink { latency: 50e-6, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
 /// Link of little bandwidth between distant hosts.
-const POOR: Link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
+const POOR: NetworkLink = NetworkLink { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
 /// Fast link between ranks, of which any one may take four times as long for a pass. A pass takes as long as in the
 /// virtual time of the asynchronous algorithms.
-const UNEVEN: Link = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
+const UNEVEN: NetworkLink = NetworkLink { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
 
 /// Claim about the seconds up to [`LEARNED`].
-const fn sooner(better: &'static str, worse: &'static str, link: Link) -> Claim {
-    beats(better, worse, Measure::SecondsTo(LEARNED, link))
+const fn sooner(better: &'static str, worse: &'static str, link: NetworkLink) -> Claim {
+    beats(better, worse, ResultMeasure::SecondsTo(LEARNED, link))
 }
 
 pub(super) const ORDERINGS: &[Claim] = &[

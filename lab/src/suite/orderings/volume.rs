@@ -1,10 +1,10 @@
 //! Orderings by bytes: those sent until an accuracy is reached, or in total.
 
-use super::{Claim, LEARNED, Measure, Verdict, beats};
+use super::{Claim, LEARNED, OrderingVerdict, ResultMeasure, beats};
 
 /// Claim about the bytes up to [`LEARNED`].
 const fn sends_less(better: &'static str, worse: &'static str, factor: f64) -> Claim {
-    Claim { factor, ..beats(better, worse, Measure::BytesTo(LEARNED)) }
+    Claim { factor, ..beats(better, worse, ResultMeasure::BytesTo(LEARNED)) }
 }
 
 pub(super) const ORDERINGS: &[Claim] = &[
@@ -17,7 +17,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         source: "Lin, Han, Mao, Wang and Dally, 1712.01887",
         text: "Deep gradient compression is at an accuracy with a fraction of the bytes of all-reduce",
         ranks: 4,
-        verdict: Verdict::Undecided,
+        verdict: OrderingVerdict::Undecided,
         explanation: "Seven of ten seeds are there with 6 to 18 % of the bytes (12 to 36 % of a ring's), three never are: γ was found \
                       with 8 ranks, and is too large for the noisier mean of 4, which the momentum of late elements carries on: with \
                       0.1 the first five are there with 6 to 11 %. With 8 ranks all five have 12 to 17 % (half of a ring's and \
@@ -27,7 +27,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Lu, Li, Zhang, De Sa and He, 2202.06009",
         text: "0/1 Adam sends fewer bytes than 1-bit Adam",
-        ..beats("zero-one-adam", "qadam", Measure::Bytes)
+        ..beats("zero-one-adam", "qadam", ResultMeasure::Bytes)
     },
     Claim {
         source: "Douillard et al., 2311.08105",

@@ -1,13 +1,13 @@
 //! Pictures of the suite's page: one panel for each trigram, with all-reduce in grey in all of them.
 
-use super::{Column, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS};
-use crate::picture::{Axes, Drawn, Panel, Picture};
-use crate::suite::{Measure, Record};
+use super::{Column, RANKS, REFERENCE, ResultsPage, SKEWED, TRIGRAMS};
+use crate::picture::{Axes, Panel, Picture, PictureContent};
+use crate::suite::{ResultMeasure, SuiteRecord};
 
 /// Points of an algorithm, made of its runs.
-type Points = fn(&[&Record]) -> Vec<(f64, f64)>;
+type Points = fn(&[&SuiteRecord]) -> Vec<(f64, f64)>;
 
-impl Page<'_> {
+impl ResultsPage<'_> {
     /// Returns the picture of the consensus distance on the digits over the steps.
     pub(super) fn consensus(&self) -> String {
         let title =
@@ -28,7 +28,7 @@ impl Page<'_> {
     /// Returns a panel for each trigram, with all-reduce for comparison if it can be drawn.
     fn panels(&self, points: Points, compared: bool) -> Vec<Panel<'static>> {
         let column = Column::new("digits", SKEWED, RANKS);
-        let drawn = |name: &str| Drawn {
+        let drawn = |name: &str| PictureContent {
             name: name.to_owned(),
             points: points(&self.0.at(&column.place(name))),
             reference: name == REFERENCE,
@@ -36,7 +36,7 @@ impl Page<'_> {
         let panel = |trigram: &str| {
             let algorithms = self.algorithms().into_iter();
             let own = algorithms.filter(|(of, name)| of == trigram && name != REFERENCE);
-            let mut own: Vec<Drawn> = own.map(|(_, name)| drawn(&name)).collect();
+            let mut own: Vec<PictureContent> = own.map(|(_, name)| drawn(&name)).collect();
             own.retain(|drawn| !compared || !drawn.points.is_empty());
             own.retain(|drawn| compared || drawn.points.iter().any(|(_, y)| *y > 0.0));
             if compared && !own.is_empty() {
@@ -49,7 +49,7 @@ impl Page<'_> {
 }
 
 /// Returns the mean consensus distance of runs, by step.
-fn mean_consensus(runs: &[&Record]) -> Vec<(f64, f64)> {
+fn mean_consensus(runs: &[&SuiteRecord]) -> Vec<(f64, f64)> {
     let Some(first) = runs.first() else { return Vec::new() };
     let mean = |at: usize| {
         let found = runs.iter().filter_map(|run| run.curve.get(at)).map(|state| state.consensus);
@@ -61,12 +61,13 @@ fn mean_consensus(runs: &[&Record]) -> Vec<(f64, f64)> {
 }
 
 /// Returns KiB and errors in percent of runs, on average.
-fn cost(runs: &[&Record]) -> Vec<(f64, f64)> {
+fn cost(runs: &[&SuiteRecord]) -> Vec<(f64, f64)> {
     if runs.is_empty() {
         return Vec::new();
     }
-    let mean = |measure: Measure| runs.iter().map(|run| measure.of(run)).sum::<f64>() / runs.len() as f64;
-    vec![(mean(Measure::Bytes) / 1024.0, 100.0 * mean(Measure::Errors))]
+    let mean =
+        |measure: ResultMeasure| runs.iter().map(|run| measure.of(run)).sum::<f64>() / runs.len() as f64;
+    vec![(mean(ResultMeasure::Bytes) / 1024.0, 100.0 * mean(ResultMeasure::Errors))]
 }
 
 /// Returns the title of a trigram's panel.

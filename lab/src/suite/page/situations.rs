@@ -1,9 +1,9 @@
 //! The summary of the suite's page: for each situation, the algorithms that are not beaten there by the suite's
 //! numbers.
 
-use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS, figure};
-use crate::link::Link;
-use crate::suite::{Estimate, Measure};
+use super::{Column, LEARNED, RANKS, REFERENCE, ResultsPage, SKEWED, TRIGRAMS, figure};
+use crate::link::NetworkLink;
+use crate::suite::{Estimate, ResultMeasure};
 use std::fmt::Write;
 
 /// Numbers of ranks over which a situation without a network is judged.
@@ -17,7 +17,7 @@ struct Situation {
     task: &'static str,
     partition: &'static str,
     ranks: &'static [usize],
-    measure: Measure,
+    measure: ResultMeasure,
     /// Trigrams of the algorithms that can be had there.
     trigrams: &'static [&'static str],
 }
@@ -32,42 +32,47 @@ struct Scored {
 }
 
 /// Creates a situation in which all algorithms can be had.
-const fn on(words: &'static str, task: &'static str, partition: &'static str, measure: Measure) -> Situation {
+const fn on(
+    words: &'static str,
+    task: &'static str,
+    partition: &'static str,
+    measure: ResultMeasure,
+) -> Situation {
     Situation { words, task, partition, ranks: ALL, measure, trigrams: &TRIGRAMS }
 }
 
 /// Creates a situation on the digits with as many ranks as in the table of costs.
-const fn digits(words: &'static str, partition: &'static str, measure: Measure) -> Situation {
+const fn digits(words: &'static str, partition: &'static str, measure: ResultMeasure) -> Situation {
     Situation { ranks: &[RANKS], ..on(words, "digits", partition, measure) }
 }
 
 /// Returns all situations of the summary.
 fn all() -> Vec<Situation> {
-    let over = |megabits: f64| Measure::SecondsTo(LEARNED, Link::of_megabits(megabits));
-    let bytes = Measure::BytesTo(LEARNED);
+    let over = |megabits: f64| ResultMeasure::SecondsTo(LEARNED, NetworkLink::of_megabits(megabits));
+    let bytes = ResultMeasure::BytesTo(LEARNED);
     let gossip: &[&str] = &["☱", "☵"];
     let asynchronous: &[&str] = &["☲", "☶", "☳", "☷"];
     vec![
-        on("like data, digits", "digits", "equal", Measure::Errors),
-        on("like data, text", "text", "equal", Measure::Loss),
-        on("skewed data, digits", "digits", SKEWED, Measure::Errors),
-        on("skewed data, text", "text", SKEWED, Measure::Loss),
-        on("skewed data, no noise: the optimum on every rank", "quadratics", SKEWED, Measure::OwnLoss),
+        on("like data, digits", "digits", "equal", ResultMeasure::Errors),
+        on("like data, text", "text", "equal", ResultMeasure::Loss),
+        on("skewed data, digits", "digits", SKEWED, ResultMeasure::Errors),
+        on("skewed data, text", "text", SKEWED, ResultMeasure::Loss),
+        on("skewed data, no noise: the optimum on every rank", "quadratics", SKEWED, ResultMeasure::OwnLoss),
         Situation {
             trigrams: gossip,
-            ..on("no all-reduce (☱ ☵), like data", "digits", "equal", Measure::OwnLoss)
+            ..on("no all-reduce (☱ ☵), like data", "digits", "equal", ResultMeasure::OwnLoss)
         },
         Situation {
             trigrams: gossip,
-            ..on("no all-reduce (☱ ☵), skewed data", "digits", SKEWED, Measure::OwnLoss)
+            ..on("no all-reduce (☱ ☵), skewed data", "digits", SKEWED, ResultMeasure::OwnLoss)
         },
         Situation {
             trigrams: asynchronous,
-            ..on("no waiting (☲ ☶ ☳ ☷), like data", "digits", "equal", Measure::Errors)
+            ..on("no waiting (☲ ☶ ☳ ☷), like data", "digits", "equal", ResultMeasure::Errors)
         },
         Situation {
             trigrams: asynchronous,
-            ..on("no waiting (☲ ☶ ☳ ☷), skewed data", "digits", SKEWED, Measure::Errors)
+            ..on("no waiting (☲ ☶ ☳ ☷), skewed data", "digits", SKEWED, ResultMeasure::Errors)
         },
         digits("fewest bytes, like data, 25 ranks", "equal", bytes),
         digits("fewest bytes, skewed data, 25 ranks", SKEWED, bytes),
@@ -78,7 +83,7 @@ fn all() -> Vec<Situation> {
     ]
 }
 
-impl Page<'_> {
+impl ResultsPage<'_> {
     /// Writes the table of situations.
     pub(super) fn situations(&self) -> String {
         let mut text = "### Which algorithm in which situation\n\n\
@@ -137,7 +142,7 @@ impl Page<'_> {
     }
 
     /// Returns the runs of an algorithm in some columns; `None` without any.
-    fn scored(&self, columns: &[Column], measure: Measure, name: String) -> Option<Scored> {
+    fn scored(&self, columns: &[Column], measure: ResultMeasure, name: String) -> Option<Scored> {
         let logarithm = |(seed, value): (u64, f64)| (seed, value.max(floor(measure)).ln());
         let of = |column: &Column| self.runs(&name, column, measure).into_iter().map(logarithm).collect();
         let logarithms: Vec<Vec<(u64, f64)>> = columns.iter().map(of).collect();
@@ -161,25 +166,25 @@ fn told_apart(first: &Scored, other: &Scored) -> bool {
 }
 
 /// Returns the largest difference without meaning: half an image of 360, or a loss below the resolution of f32.
-fn floor(measure: Measure) -> f64 {
+fn floor(measure: ResultMeasure) -> f64 {
     match measure {
-        Measure::Errors => 0.5 / 360.0,
+        ResultMeasure::Errors => 0.5 / 360.0,
         _ => 1e-6,
     }
 }
 
-fn named(scored: &Scored, measure: Measure) -> String {
+fn named(scored: &Scored, measure: ResultMeasure) -> String {
     format!("`{}` {}", scored.name, shown(scored.mean, measure))
 }
 
 /// Returns the measure whose logarithm is given, with its unit.
-fn shown(logarithm: f64, measure: Measure) -> String {
+fn shown(logarithm: f64, measure: ResultMeasure) -> String {
     let value = logarithm.exp();
     match measure {
         _ if !value.is_finite() => "never".to_owned(),
-        Measure::Errors => format!("{} %", figure(100.0 * value)),
-        Measure::BytesTo(_) => format!("{} KiB", figure(value / 1024.0)),
-        Measure::SecondsTo(..) => format!("{} s", figure(value)),
+        ResultMeasure::Errors => format!("{} %", figure(100.0 * value)),
+        ResultMeasure::BytesTo(_) => format!("{} KiB", figure(value / 1024.0)),
+        ResultMeasure::SecondsTo(..) => format!("{} s", figure(value)),
         _ if value <= 1.001e-6 => "< 1e-6".to_owned(),
         _ => figure(value),
     }

@@ -1,8 +1,8 @@
 //! Tables of the suite's page: the results of each task, their differences to all-reduce, and the costs.
 
-use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, figure, shown};
-use crate::link::Link;
-use crate::suite::{Estimate, Measure, PARTITIONS};
+use super::{Column, LEARNED, RANKS, REFERENCE, ResultsPage, SKEWED, figure, shown};
+use crate::link::NetworkLink;
+use crate::suite::{Estimate, PARTITIONS, ResultMeasure};
 use crate::task::Quadratics;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,14 +11,18 @@ use std::fmt::Write;
 const MEGABITS: [f64; 3] = [100.0, 1e3, 1e4];
 
 /// Tasks with the measure that judges them, and a title.
-const TASKS: [(&str, Measure, &str); 4] = [
-    ("digits", Measure::Errors, "Digits: errors on held-out images, in percent"),
-    ("text", Measure::Loss, "Text: loss on held-out windows"),
-    ("quadratics", Measure::OwnLoss, "Quadratics without noise: loss of the replicas above the optimum's"),
-    ("noisy-quadratics", Measure::OwnLoss, "Quadratics with noise: the same"),
+const TASKS: [(&str, ResultMeasure, &str); 4] = [
+    ("digits", ResultMeasure::Errors, "Digits: errors on held-out images, in percent"),
+    ("text", ResultMeasure::Loss, "Text: loss on held-out windows"),
+    (
+        "quadratics",
+        ResultMeasure::OwnLoss,
+        "Quadratics without noise: loss of the replicas above the optimum's",
+    ),
+    ("noisy-quadratics", ResultMeasure::OwnLoss, "Quadratics with noise: the same"),
 ];
 
-impl Page<'_> {
+impl ResultsPage<'_> {
     /// Writes all tables.
     pub(super) fn tables(&self) -> String {
         let matrices: Vec<String> =
@@ -37,7 +41,7 @@ impl Page<'_> {
     }
 
     /// Writes a table of a measure over partitions and numbers of ranks.
-    fn matrix(&self, task: &'static str, measure: Measure, title: &str) -> String {
+    fn matrix(&self, task: &'static str, measure: ResultMeasure, title: &str) -> String {
         let columns = self.columns(task);
         if columns.is_empty() {
             return String::new();
@@ -64,8 +68,8 @@ impl Page<'_> {
 
     /// Writes the table of differences to all-reduce, seed by seed.
     fn differences(&self) -> String {
-        let tasks = [("digits", Measure::Errors), ("text", Measure::Loss)];
-        let groups: Vec<(Vec<Column>, Measure)> = tasks
+        let tasks = [("digits", ResultMeasure::Errors), ("text", ResultMeasure::Loss)];
+        let groups: Vec<(Vec<Column>, ResultMeasure)> = tasks
             .iter()
             .flat_map(|(task, measure)| {
                 PARTITIONS.iter().map(|partition| {
@@ -74,7 +78,7 @@ impl Page<'_> {
                     (own.collect(), *measure)
                 })
             })
-            .filter(|(columns, _): &(Vec<Column>, Measure)| !columns.is_empty())
+            .filter(|(columns, _): &(Vec<Column>, ResultMeasure)| !columns.is_empty())
             .collect();
         let head: Vec<String> = groups
             .iter()
@@ -90,7 +94,7 @@ impl Page<'_> {
             "---|".repeat(groups.len())
         );
         for (trigram, algorithm) in self.algorithms().into_iter().filter(|(_, name)| name != REFERENCE) {
-            let cell = |(columns, measure): &(Vec<Column>, Measure)| {
+            let cell = |(columns, measure): &(Vec<Column>, ResultMeasure)| {
                 let found = self.difference(&algorithm, columns, *measure);
                 found.map_or_else(String::new, |found| signed(found, scale(*measure)))
             };
@@ -101,7 +105,7 @@ impl Page<'_> {
     }
 
     /// Estimates the difference of an algorithm's measure to all-reduce's with the same seed.
-    fn difference(&self, algorithm: &str, columns: &[Column], measure: Measure) -> Option<Estimate> {
+    fn difference(&self, algorithm: &str, columns: &[Column], measure: ResultMeasure) -> Option<Estimate> {
         let pair = |column: &Column| [column.place(algorithm), column.place(REFERENCE)];
         self.0.difference(&columns.iter().map(pair).collect::<Vec<_>>(), measure)
     }
@@ -119,22 +123,23 @@ impl Page<'_> {
         let steps = self.0.records().iter().find(|record| record.place.task == "digits");
         let steps = steps.map_or(1.0, |record| record.last().step as f64);
         for (trigram, algorithm) in self.algorithms() {
-            let both = |measure: Measure, scale: f64| {
+            let both = |measure: ResultMeasure, scale: f64| {
                 let of = |partition: &str| {
                     let found = self.estimate(&algorithm, &Column::new("digits", partition, RANKS), measure);
                     found.map_or_else(String::new, |estimate| figure(estimate.mean * scale))
                 };
                 format!("{} / {}", of("equal"), of(SKEWED))
             };
-            let seconds =
-                MEGABITS.map(|megabits| both(Measure::SecondsTo(LEARNED, Link::of_megabits(megabits)), 1.0));
+            let seconds = MEGABITS.map(|megabits| {
+                both(ResultMeasure::SecondsTo(LEARNED, NetworkLink::of_megabits(megabits)), 1.0)
+            });
             let _ = writeln!(
                 text,
                 "| `{algorithm}` | {trigram} | {} | {} | {} | {} |",
-                both(Measure::Bytes, 1.0 / 1024.0 / steps),
-                both(Measure::BytesTo(LEARNED), 1.0 / 1024.0),
+                both(ResultMeasure::Bytes, 1.0 / 1024.0 / steps),
+                both(ResultMeasure::BytesTo(LEARNED), 1.0 / 1024.0),
                 seconds.join(" | "),
-                both(Measure::Consensus, 1.0)
+                both(ResultMeasure::Consensus, 1.0)
             );
         }
         text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n\
@@ -143,8 +148,8 @@ impl Page<'_> {
 }
 
 /// Returns the factor with which a measure is shown.
-fn scale(measure: Measure) -> f64 {
-    if measure == Measure::Errors { 100.0 } else { 1.0 }
+fn scale(measure: ResultMeasure) -> f64 {
+    if measure == ResultMeasure::Errors { 100.0 } else { 1.0 }
 }
 
 /// Returns a sentence about the numbers of a task.

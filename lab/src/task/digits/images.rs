@@ -138,7 +138,7 @@ fn parse(source: impl io::Read, path: &Path) -> Result<Images> {
             break;
         }
         if !text.trim().is_empty() {
-            digits.push(&Row { text: &text, path, line })?;
+            digits.push(&CsvLine { text: &text, path, line })?;
         }
     }
     if digits.len() < 2 {
@@ -149,14 +149,14 @@ fn parse(source: impl io::Read, path: &Path) -> Result<Images> {
 }
 
 /// A line, and where it stands.
-struct Row<'a> {
+struct CsvLine<'a> {
     text: &'a str,
     path: &'a Path,
     line: usize,
 }
 
 impl Images {
-    fn push(&mut self, row: &Row<'_>) -> Result<()> {
+    fn push(&mut self, row: &CsvLine<'_>) -> Result<()> {
         let columns: Vec<&str> = row.text.split(',').map(str::trim).collect();
         if columns.len() != PIXELS + 1 {
             let what = format!("{}:{}: {} columns", row.path.display(), row.line, columns.len());
@@ -175,7 +175,7 @@ impl Images {
     }
 }
 
-impl Row<'_> {
+impl CsvLine<'_> {
     /// Returns the number in a column, if it `fits` there.
     fn value(
         &self,
@@ -184,7 +184,7 @@ impl Row<'_> {
         expected: &'static str,
         fits: impl Fn(f32) -> bool,
     ) -> Result<f32> {
-        let Row { path, line, .. } = *self;
+        let CsvLine { path, line, .. } = *self;
         let refused = || {
             let shown: String = text.chars().take(SHOWN).collect();
             let what =

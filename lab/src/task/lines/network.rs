@@ -9,7 +9,7 @@ use crate::arithmetic::{
     add_product, add_product_transposed, add_rows, add_scaled, add_transposed_product, cross_entropy, dot,
     repeated,
 };
-use crate::task::Values;
+use crate::task::ModelValues;
 
 /// Units of the hidden layer.
 pub(super) const HIDDEN: usize = 24;
@@ -34,7 +34,7 @@ impl Network {
     }
 
     /// Returns the hidden layer before the first character and after each, and the logits of the characters after them.
-    pub(super) fn forward(&self, values: &Values, inputs: &[usize]) -> (Vec<f32>, Vec<f32>) {
+    pub(super) fn forward(&self, values: &ModelValues, inputs: &[usize]) -> (Vec<f32>, Vec<f32>) {
         let [embedding, recurrent, bias, out, out_bias] = std::array::from_fn(|at| &values[at]);
         let mut hidden = vec![0.0; (inputs.len() + 1) * HIDDEN];
         for (at, input) in inputs.iter().enumerate() {
@@ -51,7 +51,13 @@ impl Network {
     }
 
     /// Adds `share` of the gradient of a line's mean loss to `gradient`, and returns the sum of its losses.
-    pub(super) fn backward(&self, values: &Values, line: &[usize], share: f32, gradient: &mut Values) -> f64 {
+    pub(super) fn backward(
+        &self,
+        values: &ModelValues,
+        line: &[usize],
+        share: f32,
+        gradient: &mut ModelValues,
+    ) -> f64 {
         let inputs = &line[..line.len() - 1];
         let (hidden, mut errors) = self.forward(values, inputs);
         let loss = cross_entropy(&mut errors, &line[1..]);

@@ -15,14 +15,14 @@ const LONGEST: f64 = 2000.0;
 
 /// Lines, as the network reads them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Text {
+pub struct LinesText {
     /// Each line, as numbers of characters, between two zeros, which are nowhere else.
     pub(super) lines: Vec<Vec<usize>>,
     /// Number of different characters, the zero included.
     pub(super) symbols: usize,
 }
 
-impl Text {
+impl LinesText {
     /// Returns 212 lines of verse and prose.
     pub fn embedded() -> Self {
         encode(EMBEDDED.lines().map(str::as_bytes))
@@ -54,7 +54,7 @@ impl Text {
 }
 
 /// Numbers the bytes that occur, in their order, from 1 on.
-fn encode<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Text {
+fn encode<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> LinesText {
     let lines = lines.filter(|line| !line.is_empty());
     let mut numbers = [0; 256];
     lines.clone().flatten().for_each(|byte| numbers[usize::from(*byte)] = 1);
@@ -65,7 +65,7 @@ fn encode<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Text {
     }
     let number = |byte: &u8| numbers[usize::from(*byte)];
     let line = |line: &[u8]| [0].into_iter().chain(line.iter().map(number)).chain([0]).collect();
-    Text { lines: lines.map(line).collect(), symbols }
+    LinesText { lines: lines.map(line).collect(), symbols }
 }
 
 #[cfg(test)]
@@ -75,19 +75,20 @@ mod tests {
     #[test]
     fn lines_become_numbers_between_zeros() {
         let text = encode([&b"ba"[..], b"", b"c"].into_iter());
-        assert_eq!(text, Text { lines: vec![vec![0, 2, 1, 0], vec![0, 3, 0]], symbols: 4 });
+        assert_eq!(text, LinesText { lines: vec![vec![0, 2, 1, 0], vec![0, 3, 0]], symbols: 4 });
     }
 
     #[test]
     fn the_text_that_is_compiled_in_varies_a_lot_in_length() {
-        let lengths: Vec<usize> = Text::embedded().lines.iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = LinesText::embedded().lines.iter().map(Vec::len).collect();
         assert!(lengths.len() == 212 && lengths.iter().any(|length| *length > 800));
         assert!(lengths.iter().filter(|length| **length < 60).count() > 150);
     }
 
     #[test]
     fn random_lengths_have_their_median() {
-        let mut lengths: Vec<usize> = Text::log_normal(0).lines.iter().map(|line| line.len() - 1).collect();
+        let mut lengths: Vec<usize> =
+            LinesText::log_normal(0).lines.iter().map(|line| line.len() - 1).collect();
         lengths.sort_unstable();
         assert!((38..44).contains(&lengths[lengths.len() / 2]), "{}", lengths[lengths.len() / 2]);
     }

@@ -10,7 +10,7 @@
 use crate::arithmetic::{
     add_product, add_product_transposed, add_rows, add_scaled, add_transposed_product, dot, repeated,
 };
-use crate::task::{Ready, Values};
+use crate::task::{GradientReady, ModelValues};
 use hexagram::Result;
 
 /// Characters of a window.
@@ -47,7 +47,7 @@ pub(super) struct Transformer {
 }
 
 /// Results of a forward pass that the backward pass needs.
-pub(super) struct Passes {
+pub(super) struct ForwardResults {
     x: Vec<f32>,
     normed: Vec<f32>,
     qkv: Vec<f32>,
@@ -82,7 +82,7 @@ impl Transformer {
     }
 
     /// Computes the logits of the next characters of whole windows.
-    pub(super) fn forward(self, values: &Values, inputs: &[usize]) -> Passes {
+    pub(super) fn forward(self, values: &ModelValues, inputs: &[usize]) -> ForwardResults {
         let rows = inputs.len();
         let mut x: Vec<f32> = values[POSITIONS].repeat(rows / CONTEXT);
         for (x, &input) in x.chunks_exact_mut(WIDTH).zip(inputs) {
@@ -104,17 +104,17 @@ impl Transformer {
         let normed_3 = norm(&x_3, &values[GAIN_3]);
         let mut logits = vec![0.0; rows * self.symbols];
         add_product(&mut logits, &normed_3, &values[LOGITS], self.symbols);
-        Passes { x, normed, qkv, attention, mixed, x_2, normed_2, inner, x_3, normed_3, logits }
+        ForwardResults { x, normed, qkv, attention, mixed, x_2, normed_2, inner, x_3, normed_3, logits }
     }
 
     /// Computes the gradient from that of the logits.
     pub(super) fn backward(
         self,
-        values: &Values,
+        values: &ModelValues,
         inputs: &[usize],
-        passes: &Passes,
+        passes: &ForwardResults,
         logits: &[f32],
-        ready: &mut Ready<'_>,
+        ready: &mut GradientReady<'_>,
     ) -> Result<()> {
         let mut back = linear_back(values, LOGITS, &passes.normed_3, logits, ready)?;
         back = norm_back(values, GAIN_3, &passes.x_3, &back, ready)?;
@@ -137,7 +137,7 @@ impl Transformer {
         self.embed_back(inputs, &back, ready)
     }
 
-    fn embed_back(self, inputs: &[usize], back: &[f32], ready: &mut Ready<'_>) -> Result<()> {
+    fn embed_back(self, inputs: &[usize], back: &[f32], ready: &mut GradientReady<'_>) -> Result<()> {
         let mut positions = vec![0.0; CONTEXT * WIDTH];
         add_rows(&mut positions, back);
         ready(POSITIONS, &positions)?;
@@ -151,11 +151,11 @@ impl Transformer {
 
 /// Hands over the gradient of a weight, and returns the gradient of its other factor.
 fn linear_back(
-    values: &Values,
+    values: &ModelValues,
     weight: usize,
     input: &[f32],
     back: &[f32],
-    ready: &mut Ready<'_>,
+    ready: &mut GradientReady<'_>,
 ) -> Result<Vec<f32>> {
     let weights = &values[weight];
     let rows = match weight {
@@ -186,11 +186,11 @@ fn norm(x: &[f32], gain: &[f32]) -> Vec<f32> {
 
 /// Hands over the gradient of a norm's gain, and returns that of its input.
 fn norm_back(
-    values: &Values,
+    values: &ModelValues,
     gain: usize,
     x: &[f32],
     back: &[f32],
-    ready: &mut Ready<'_>,
+    ready: &mut GradientReady<'_>,
 ) -> Result<Vec<f32>> {
     let mut of_gain = vec![0.0; WIDTH];
     let mut of_x = Vec::with_capacity(x.len());
@@ -243,7 +243,7 @@ fn attend(qkv: &[f32], rows: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Returns the gradient of queries, keys and values from that of attention's output.
-fn attend_back(passes: &Passes, mixed: &[f32]) -> Vec<f32> {
+fn attend_back(passes: &ForwardResults, mixed: &[f32]) -> Vec<f32> {
     let qkv = &passes.qkv;
     let scale = 1.0 / (HEAD as f32).sqrt();
     let mut back = vec![0.0; qkv.len()];

@@ -4,10 +4,10 @@
 mod target;
 
 use super::agree::{check, tell_everyone};
-use super::dispatcher::{Dispatcher, Outgoing};
-use super::handler::{Landed, Member, Payload};
+use super::dispatcher::{Dispatcher, OutgoingRequest};
+use super::handler::{ElementsPayload, ReceivedPayload, ServiceMember};
 use super::pending::Pending;
-use super::saved::{Saved, parse, unknown};
+use super::saved_states::{SavedStates, parse, unknown};
 use super::service::Service;
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
@@ -114,7 +114,7 @@ impl PairExchange {
         Box::pin(async move {
             let PairOptions { locked, encoding } = options;
             check(comm, service, value, encoding.as_ref())?;
-            let me = Member::of(comm, comm.rank());
+            let me = ServiceMember::of(comm, comm.rank());
             let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
             // Registered before any other rank can send a request.
             let number = service.register(Arc::<PairTarget>::clone(&target))?;
@@ -144,7 +144,7 @@ impl PairExchange {
         let target = Arc::clone(&self.target);
         let number = self.number;
         self.service.submit(move |dispatcher| async move {
-            let exchange = Exchange { dispatcher: Rc::clone(&dispatcher), target, number, peer };
+            let exchange = RunningExchange { dispatcher: Rc::clone(&dispatcher), target, number, peer };
             exchange.run().await.map_err(|error| dispatcher.fail(error))
         })
     }
@@ -179,7 +179,7 @@ impl PairExchange {
     /// [`Error::System`] if memory runs out.
     pub fn save<'a>(&'a self) -> Primitive<'a, Vec<(String, State)>> {
         Box::pin(async move {
-            let mut saved = Saved::default();
+            let mut saved = SavedStates::default();
             self.target.save(&*self.target.enter().await, &mut saved)?;
             Ok(saved.into_states())
         })
@@ -201,14 +201,14 @@ impl PairExchange {
 }
 
 /// An exchange that this rank has begun.
-struct Exchange {
+struct RunningExchange {
     dispatcher: Rc<Dispatcher>,
     target: Arc<PairTarget>,
     number: u32,
     peer: usize,
 }
 
-impl Exchange {
+impl RunningExchange {
     async fn run(&self) -> Result<Exchanged> {
         self.take(|state| &mut state.turn_taken).await?;
         let outcome = match self.target.locked {
@@ -267,12 +267,12 @@ impl Exchange {
     async fn ask(
         &self,
         verb: u16,
-        payload: Option<Payload>,
+        payload: Option<ElementsPayload>,
         into: Option<Arc<Buffer>>,
-    ) -> Result<([u64; 2], Option<Landed>)> {
+    ) -> Result<([u64; 2], Option<ReceivedPayload>)> {
         let handler = self.number;
         let fingerprint = self.target.fingerprint;
-        let ask = Outgoing { handler, verb, fingerprint, arguments: [0; 3], payload, into };
+        let ask = OutgoingRequest { handler, verb, fingerprint, arguments: [0; 3], payload, into };
         let answer = self.dispatcher.request(self.peer, ask).await?;
         Ok((answer.arguments, answer.payload))
     }

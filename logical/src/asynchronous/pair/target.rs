@@ -1,13 +1,13 @@
 //! Serves the requests of other ranks for the value of this rank.
 
-use crate::asynchronous::handler::{Handler, Landed, Member, Payload, Reply, Served};
+use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
-use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
-use crate::asynchronous::shared::{Shared, SharedGuard};
+use crate::asynchronous::saved_states::{OF, SavedStates, restore_value, unknown};
+use crate::asynchronous::task_lock::{SharedGuard, TaskLock};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};
-use hexagram_physical::error::During;
+use hexagram_physical::error::ErrorContext;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(super) struct PairState {
 
 /// The value of one rank.
 pub(super) struct PairTarget {
-    me: Member,
+    me: ServiceMember,
     pub(super) fingerprint: Fingerprint,
     pub(super) values: ValueEncoding,
     pub(super) differences: ValueEncoding,
@@ -54,11 +54,16 @@ pub(super) struct PairTarget {
     pub(super) locked: bool,
     /// Number of exchanges that have changed the value: written under the lock of the state, read without.
     exchanges: AtomicU64,
-    state: Shared<PairState>,
+    state: TaskLock<PairState>,
 }
 
 impl PairTarget {
-    pub(super) fn new(me: Member, value: &Buffer, encoding: Option<Encoding>, locked: bool) -> Result<Self> {
+    pub(super) fn new(
+        me: ServiceMember,
+        value: &Buffer,
+        encoding: Option<Encoding>,
+        locked: bool,
+    ) -> Result<Self> {
         let dtype = value.dtype();
         let len = value.len();
         if let Some(encoding) = &encoding {
@@ -82,7 +87,15 @@ impl PairTarget {
             receive_links: HashMap::new(),
         };
         let exchanges = AtomicU64::new(0);
-        Ok(PairTarget { me, fingerprint, values, differences, locked, exchanges, state: Shared::new(state) })
+        Ok(PairTarget {
+            me,
+            fingerprint,
+            values,
+            differences,
+            locked,
+            exchanges,
+            state: TaskLock::new(state),
+        })
     }
 
     /// Takes the lock on the service thread.
@@ -105,7 +118,7 @@ impl PairTarget {
         self.exchanges.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    pub(super) fn save(&self, state: &PairState, saved: &mut Saved) -> Result<()> {
+    pub(super) fn save(&self, state: &PairState, saved: &mut SavedStates) -> Result<()> {
         let PairState { value, send_links, receive_links, .. } = state;
         saved.add_value(self.me.rank, value, 1.0, self.exchanges())?;
         for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
@@ -131,7 +144,7 @@ impl PairTarget {
     }
 
     /// Encodes the value of this rank for `to`.
-    pub(super) fn encode_value(&self, to: usize) -> Result<Payload> {
+    pub(super) fn encode_value(&self, to: usize) -> Result<ElementsPayload> {
         let PairState { value, send_links, .. } = &mut *self.state();
         let link = send_links.entry(to).or_insert_with(|| self.values.send_link(EXCHANGE));
         self.values.encode(link, &self.me.peer, to, value)
@@ -139,7 +152,12 @@ impl PairTarget {
 
     /// Averages with the value in a message of `from`. Returns the number of exchanges, and the message with the
     /// difference that `from` must subtract.
-    pub(super) fn meet(&self, from: &Member, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
+    pub(super) fn meet(
+        &self,
+        from: &ServiceMember,
+        message: &Arc<Buffer>,
+        bytes: usize,
+    ) -> Result<(u64, ElementsPayload)> {
         let PairState { value, receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
         let difference = self.values.decode(link, &from.peer, message, bytes)?;
@@ -154,12 +172,12 @@ impl PairTarget {
     }
 
     /// Returns true if an exchange that `from` has begun meets an exchange of this rank, which counts for both.
-    fn is_met(&self, from: &Member) -> bool {
+    fn is_met(&self, from: &ServiceMember) -> bool {
         !self.locked && self.me.rank < from.rank && self.state().asking == Some(from.rank)
     }
 
     /// Skips an exchange, but updates the memory of values.
-    fn pass(&self, from: &Member, payload: &Landed) -> Result<Reply> {
+    fn pass(&self, from: &ServiceMember, payload: &ReceivedPayload) -> Result<Reply> {
         let PairState { receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
         self.values.decode(link, &from.peer, &payload.buffer, payload.bytes)?;
@@ -173,10 +191,14 @@ impl PairTarget {
         Ok(self.count())
     }
 
-    fn release(&self, from: &Member, payload: &Landed) -> Result<Served> {
+    fn release(&self, from: &ServiceMember, payload: &ReceivedPayload) -> Result<Served> {
         if self.state().holder.take() != Some(from.rank) {
             let cause = "released a lock that it does not have".to_owned();
-            return Err(Error::PeerFailed { culprit: from.peer.clone(), cause, during: During::Nothing });
+            return Err(Error::PeerFailed {
+                culprit: from.peer.clone(),
+                cause,
+                context: ErrorContext::Nothing,
+            });
         }
         let difference = self.differences.decode_rounded(&from.peer, &payload.buffer, payload.bytes)?;
         let exchanges = self.apply(-1.0, &difference)?;
@@ -196,7 +218,7 @@ fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
 }
 
 impl Handler for PairTarget {
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, &from.peer)?;
         match request.verb {
             EXCHANGE => self.values.room(),
@@ -205,7 +227,7 @@ impl Handler for PairTarget {
         }
     }
 
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         match request.verb {
             EXCHANGE | LOCK if self.state().locked => Ok(Served::Later),
             EXCHANGE if self.is_met(from) => Ok(Served::Done(self.pass(from, payload)?)),

@@ -1,7 +1,7 @@
 //! Cache of pulled parameters.
 
 use super::Pulled;
-use super::terms::Piece;
+use super::shard_layout::ShardRange;
 use crate::{Buffer, DType, Result};
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Creates an empty cache on the device of `served`.
     pub(super) fn new(served: &Buffer, len: usize, ranks: usize) -> Result<Self> {
-        Ok(Cache { parameters: served.beside(DType::F32, len)?, known: vec![None; ranks] })
+        Ok(Cache { parameters: served.zeroed_same_device(DType::F32, len)?, known: vec![None; ranks] })
     }
 
     /// Returns true if the copy of a shard contains all updates before `clock`.
@@ -29,7 +29,7 @@ impl Cache {
     }
 
     /// Copies `range`, the union of `pieces`, all of which must be cached.
-    pub(super) fn read(&self, pieces: &[Piece], range: &Range<usize>, into: &Buffer) -> Result<Pulled> {
+    pub(super) fn read(&self, pieces: &[ShardRange], range: &Range<usize>, into: &Buffer) -> Result<Pulled> {
         into.write_all()?.copy_from(&self.parameters.read(range.clone())?)?;
         let known = || pieces.iter().filter_map(|piece| self.known[piece.rank]);
         let clock = known().map(|(clock, _)| clock).min().unwrap_or(0);

@@ -1,12 +1,12 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
-use super::super::dispatcher::{Outgoing, Response};
-use super::super::handler::{Landed, Payload};
+use super::super::dispatcher::{OutgoingRequest, Response};
+use super::super::handler::{ElementsPayload, ReceivedPayload};
 use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
-use super::terms::Piece;
+use super::shard_layout::ShardRange;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
@@ -46,15 +46,20 @@ impl Server {
         })
     }
 
-    fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<Payload> {
+    fn copy(&self, piece: &ShardRange, range: &Range<usize>, delta: &Buffer) -> Result<ElementsPayload> {
         let len = piece.range.len();
         let buffer = self.terms.values.take_len(len)?;
         buffer.write(0..len)?.copy_from(&delta.read(piece.within(range))?)?;
-        Ok(Payload { buffer, len })
+        Ok(ElementsPayload { buffer, len })
     }
 
     /// Encodes the messages for the pieces of `delta`, and stores their errors once all are encoded.
-    fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, delta: &Buffer) -> Result<Vec<Payload>> {
+    fn encode(
+        &mut self,
+        pieces: &[ShardRange],
+        range: &Range<usize>,
+        delta: &Buffer,
+    ) -> Result<Vec<ElementsPayload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
         let codec = Arc::clone(encoding.codec());
         let terms = &*self.terms;
@@ -70,7 +75,7 @@ impl Server {
             let seed = encoding.draw(&[terms.rank as u64, piece.range.start as u64]);
             let start = value.range.start;
             let bytes = sender.encode(&*codec, start, Part::of(&sum, 0..len), Part::whole(&message), seed)?;
-            made.push((sum, Payload { buffer: message, len: bytes }));
+            made.push((sum, ElementsPayload { buffer: message, len: bytes }));
         }
         for (piece, (sum, message)) in pieces.iter().zip(&made) {
             let sum = Part::of(sum, 0..piece.range.len());
@@ -121,10 +126,11 @@ impl Server {
     }
 
     /// Pulls those shards of `pieces` that are too old.
-    async fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
+    async fn refresh(&self, cache: &mut Cache, pieces: &[ShardRange]) -> Result<()> {
         let needed = self.clock.now().saturating_sub(self.clock.staleness());
         let stale = pieces.iter().filter(|piece| !cache.holds(piece.rank, needed));
-        let stale: Vec<Piece> = stale.map(|piece| Piece::of_shard(&self.terms, piece.rank)).collect();
+        let stale: Vec<ShardRange> =
+            stale.map(|piece| ShardRange::of_shard(&self.terms, piece.rank)).collect();
         if stale.is_empty() {
             return Ok(());
         }
@@ -136,9 +142,9 @@ impl Server {
     }
 
     /// Fetches pieces, all at the same time, into their places.
-    async fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
+    async fn fetch(&self, pieces: &[ShardRange], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
         let clock = self.clock.slowest();
-        let ask = |piece: &Piece| {
+        let ask = |piece: &ShardRange| {
             let room = self.terms.pull_room(piece.range.len())?;
             Ok(self.ask(piece, None, Some((clock, room))))
         };
@@ -152,8 +158,8 @@ impl Server {
         Ok(Pulled { clock, versions })
     }
 
-    fn land(&self, piece: &Piece, answer: Response, to: Part<'_>) -> Result<()> {
-        let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
+    fn land(&self, piece: &ShardRange, answer: Response, to: Part<'_>) -> Result<()> {
+        let Some(ReceivedPayload { buffer, bytes }) = answer.payload else { return Ok(()) };
         let from = &self.terms.peers[piece.rank];
         let len = piece.range.len();
         if let Some(encoding) = &self.terms.pulled {
@@ -170,8 +176,8 @@ impl Server {
     /// answer, other ranks see no later clock of this rank.
     fn ask(
         &self,
-        piece: &Piece,
-        payload: Option<Payload>,
+        piece: &ShardRange,
+        payload: Option<ElementsPayload>,
         pull: Option<(u64, Arc<Buffer>)>,
     ) -> Pending<Response> {
         let hold = self.clock.hold();
@@ -183,7 +189,7 @@ impl Server {
         let to = piece.rank;
         let handler = self.number;
         let fingerprint = self.terms.fingerprint;
-        let ask = Outgoing { handler, verb, fingerprint, arguments, payload, into };
+        let ask = OutgoingRequest { handler, verb, fingerprint, arguments, payload, into };
         self.service.submit(move |dispatcher| async move {
             let answer = dispatcher.request(to, ask).await;
             drop(hold);

@@ -3,23 +3,23 @@
 mod cache;
 mod client;
 mod shard;
-mod terms;
+mod shard_layout;
 mod update;
 
 pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::agree;
 use super::clock::Clock;
-use super::handler::Member;
+use super::handler::ServiceMember;
 use super::service::Service;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use shard::Shard;
+use shard_layout::{ShardLayout, Shards};
 use std::ops::Range;
 use std::sync::Arc;
-use terms::{Shards, Terms};
 
 /// Encodings of the messages of a server. Must be equal on all ranks.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ pub struct Server {
     service: Service,
     clock: Clock,
     number: u32,
-    terms: Arc<Terms>,
+    terms: Arc<ShardLayout>,
     shard: Arc<Shard>,
     /// With its memory.
     pushed: Option<Encoding>,
@@ -138,13 +138,13 @@ impl Server {
         let fingerprint = options.fingerprint(shards)?;
         let ServerOptions { pushed, pulled } = options;
         let rank = service.rank();
-        let peers = (0..comm.size()).map(|rank| Member::of(comm, rank).peer).collect();
+        let peers = (0..comm.size()).map(|rank| ServiceMember::of(comm, rank).peer).collect();
         let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
         let place = place_beside(initial)?;
-        let terms = Arc::new(Terms::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
+        let terms = Arc::new(ShardLayout::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);
         terms.check(&(0..initial.len()), initial)?;
         let range = shards.of_rank(rank);
-        let parameters = place.beside(DType::F32, range.len())?;
+        let parameters = place.zeroed_same_device(DType::F32, range.len())?;
         parameters.write_all()?.copy_from(&initial.read(range.clone())?)?;
         let ordered = clock.staleness() == 0;
         let shard = Arc::new(Shard::new(Arc::clone(&terms), range, parameters, Box::new(update), ordered));
@@ -195,5 +195,5 @@ pub fn shard_range(len: usize, ranks: usize, rank: usize) -> Range<usize> {
 /// have sizes only, on their device.
 fn place_beside(parameters: &Buffer) -> Result<Buffer> {
     let has_content = parameters.queue().has_content();
-    if has_content { Buffer::zeroed(DType::F32, 0) } else { parameters.beside(DType::F32, 0) }
+    if has_content { Buffer::zeroed(DType::F32, 0) } else { parameters.zeroed_same_device(DType::F32, 0) }
 }

@@ -8,10 +8,10 @@
 //! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server codecs.
 //! `settled` is a clock: all pushes of all ranks before it have arrived.
 
-use super::super::handler::{Handler, Landed, Member, Payload, Reply, Served};
-use super::super::shared::Shared;
+use super::super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
+use super::super::task_lock::TaskLock;
 use super::super::wire::{Request, violation};
-use super::terms::Terms;
+use super::shard_layout::ShardLayout;
 use super::update::{Push, Update};
 use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Result};
@@ -25,12 +25,12 @@ pub(super) const PULL: u16 = 1;
 
 /// One shard, with its pushes and pulls.
 pub(super) struct Shard {
-    terms: Arc<Terms>,
+    terms: Arc<ShardLayout>,
     /// Elements of the whole vector in this shard.
     range: Range<usize>,
     /// True if deltas are applied in the order of clocks, and then ranks.
     ordered: bool,
-    state: Shared<ShardState>,
+    state: TaskLock<ShardState>,
 }
 
 struct ShardState {
@@ -41,7 +41,7 @@ struct ShardState {
     /// Pushes by clock and rank, in the order of arrival.
     waiting: BTreeMap<(u64, usize), Vec<Delta>>,
     /// All parameters as a message, and their version.
-    image: Option<(u64, Payload)>,
+    image: Option<(u64, ElementsPayload)>,
 }
 
 /// A delta that a rank has pushed.
@@ -56,7 +56,7 @@ struct Delta {
 
 impl Shard {
     pub(super) fn new(
-        terms: Arc<Terms>,
+        terms: Arc<ShardLayout>,
         range: Range<usize>,
         parameters: Buffer,
         update: Box<dyn Update>,
@@ -64,7 +64,7 @@ impl Shard {
     ) -> Self {
         let waiting = BTreeMap::new();
         let image = None;
-        let state = Shared::new(ShardState { parameters, version: 0, update, waiting, image });
+        let state = TaskLock::new(ShardState { parameters, version: 0, update, waiting, image });
         Shard { terms, range, ordered, state }
     }
 
@@ -76,7 +76,7 @@ impl Shard {
     }
 
     /// Returns the elements of the shard that a request addresses.
-    fn part(&self, from: &Member, request: &Request) -> Result<Range<usize>> {
+    fn part(&self, from: &ServiceMember, request: &Request) -> Result<Range<usize>> {
         let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         match start.checked_add(len) {
             Some(end) if end <= self.range.len() => Ok(start..end),
@@ -84,7 +84,7 @@ impl Shard {
         }
     }
 
-    fn push(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Reply> {
+    fn push(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Reply> {
         let part = self.part(from, request)?;
         let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
@@ -102,7 +102,7 @@ impl Shard {
         Ok(Reply::empty())
     }
 
-    fn pull(&self, from: &Member, request: &Request) -> Result<Reply> {
+    fn pull(&self, from: &ServiceMember, request: &Request) -> Result<Reply> {
         let part = self.part(from, request)?;
         let state = &mut *self.state.lock();
         self.catch_up(state, request.arguments[2])?;
@@ -142,7 +142,7 @@ impl Shard {
     }
 
     /// Returns some parameters as a message. The message of the whole shard is made once per version, for all pulls.
-    fn image(&self, state: &mut ShardState, part: Range<usize>) -> Result<Payload> {
+    fn image(&self, state: &mut ShardState, part: Range<usize>) -> Result<ElementsPayload> {
         let whole = part.len() == self.range.len();
         if let Some((version, image)) = &state.image
             && whole
@@ -157,14 +157,14 @@ impl Shard {
         let elements = self.terms.values.take_len(len)?;
         elements.write(0..len)?.copy_from(&state.parameters.read(part)?)?;
         let image = match &self.terms.pulled {
-            None => Payload { buffer: elements, len },
+            None => ElementsPayload { buffer: elements, len },
             Some(encoding) => {
                 let buffer = self.terms.pull_room(len)?;
                 let from = Part::of(&elements, 0..len);
                 let seed = encoding.draw(&[state.version, start as u64]);
                 let sender = MessageSender::aside(self.terms.me());
                 let len = sender.encode(&**encoding.codec(), start, from, Part::whole(&buffer), seed)?;
-                Payload { buffer, len }
+                ElementsPayload { buffer, len }
             }
         };
         if whole {
@@ -175,7 +175,7 @@ impl Shard {
 }
 
 impl Handler for Shard {
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.terms.fingerprint, &from.peer)?;
         let len = self.part(from, request)?.len();
         match request.verb {
@@ -184,7 +184,7 @@ impl Handler for Shard {
         }
     }
 
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         match request.verb {
             PUSH => self.push(from, request, payload).map(Served::Done),
             PULL => self.pull(from, request).map(Served::Done),

@@ -3,13 +3,13 @@
 mod target;
 
 use super::agree::{check, tell_everyone};
-use super::dispatcher::Outgoing;
-use super::handler::Member;
+use super::dispatcher::OutgoingRequest;
+use super::handler::ServiceMember;
 use super::links::SendLink;
 use super::pending::Pending;
-use super::saved::{Saved, parse, unknown};
+use super::saved_states::{SavedStates, parse, unknown};
 use super::service::Service;
-use super::shared::{Shared, SharedGuard};
+use super::task_lock::{SharedGuard, TaskLock};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub struct Window {
     /// Out-neighbours, in order.
     destinations: Vec<usize>,
     /// Link to each out-neighbour. The holder of this lock may change x.
-    send_links: Shared<BTreeMap<usize, SendLink>>,
+    send_links: TaskLock<BTreeMap<usize, SendLink>>,
 }
 
 impl Window {
@@ -115,14 +115,14 @@ impl Window {
                     return Err(Error::usage(what, "name each of the other ranks at most once"));
                 }
             }
-            let me = Member::of(comm, comm.rank());
+            let me = ServiceMember::of(comm, comm.rank());
             let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
             // Registered before any other rank can send a request.
             let number = service.register(Arc::<WindowTarget>::clone(&target))?;
             let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
             let destinations: Vec<usize> = (0..comm.size()).filter(|rank| wanting[*rank] != 0).collect();
             let send_links = destinations.iter().map(|to| (*to, target.encoding.send_link(PUT))).collect();
-            let send_links = Shared::new(send_links);
+            let send_links = TaskLock::new(send_links);
             Ok(Window { service: service.clone(), target, number, destinations, send_links })
         })
     }
@@ -165,7 +165,7 @@ impl Window {
         let target = &self.target;
         let number = self.number;
         let mass = target.mass();
-        let mut asks: Vec<(usize, Outgoing)> = Vec::with_capacity(to.len());
+        let mut asks: Vec<(usize, OutgoingRequest)> = Vec::with_capacity(to.len());
         for (rank, weight) in to {
             let shared = asks.first().filter(|_| !target.encoding.remembers());
             let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), send_links.get_mut(rank)) {
@@ -181,7 +181,7 @@ impl Window {
             let payload = Some(payload);
             asks.push((
                 *rank,
-                Outgoing { handler: number, verb, fingerprint, arguments, payload, into: None },
+                OutgoingRequest { handler: number, verb, fingerprint, arguments, payload, into: None },
             ));
         }
         if self_weight != 1.0 {
@@ -194,7 +194,7 @@ impl Window {
     }
 
     /// Ends the service if the memory already contains messages that will not be sent.
-    fn left_unsaid(&self, asks: &[(usize, Outgoing)], error: &Error) {
+    fn left_unsaid(&self, asks: &[(usize, OutgoingRequest)], error: &Error) {
         if !asks.is_empty() && self.target.encoding.remembers() {
             let error = error.clone();
             drop(self.service.submit(move |dispatcher| async move { Err::<(), _>(dispatcher.fail(error)) }));
@@ -218,7 +218,7 @@ impl Window {
         for (rank, _) in from {
             let fingerprint = target.fingerprint;
             let into = Some(target.encoding.room()?);
-            let ask = Outgoing {
+            let ask = OutgoingRequest {
                 handler: self.number,
                 verb: GET,
                 fingerprint,
@@ -367,7 +367,7 @@ impl Window {
     pub fn save<'a>(&'a self) -> Primitive<'a, Vec<(String, State)>> {
         Box::pin(async move {
             let (send_links, state) = self.alone().await;
-            let mut saved = Saved::default();
+            let mut saved = SavedStates::default();
             self.target.save(&state, &mut saved)?;
             for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
                 saved.add(PUT_TO, *rank, state)?;

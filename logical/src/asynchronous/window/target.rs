@@ -1,9 +1,9 @@
 //! Serves the requests of other ranks for the part of this rank in a window.
 
-use crate::asynchronous::handler::{Handler, Landed, Member, Payload, Reply, Served};
+use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
-use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
-use crate::asynchronous::shared::Shared;
+use crate::asynchronous::saved_states::{OF, SavedStates, restore_value, unknown};
+use crate::asynchronous::task_lock::TaskLock;
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Result};
@@ -49,7 +49,7 @@ pub(super) struct WindowState {
 
 /// The part of one rank in a window.
 pub(super) struct WindowTarget {
-    pub(super) me: Member,
+    pub(super) me: ServiceMember,
     pub(super) fingerprint: Fingerprint,
     pub(super) encoding: ValueEncoding,
     /// Written only by the program of this rank, under the lock of the state.
@@ -58,12 +58,12 @@ pub(super) struct WindowTarget {
     mass: AtomicU64,
     /// For every in-neighbour, how often its buffer was written: counted under the lock of the state, read without.
     versions: BTreeMap<usize, AtomicU64>,
-    pub(super) state: Shared<WindowState>,
+    pub(super) state: TaskLock<WindowState>,
 }
 
 impl WindowTarget {
     pub(super) fn new(
-        me: Member,
+        me: ServiceMember,
         value: &Buffer,
         sources: &[usize],
         encoding: Option<Encoding>,
@@ -88,7 +88,7 @@ impl WindowTarget {
         let own = value.copied()?;
         let versions = sources.iter().map(|source| (*source, AtomicU64::new(0))).collect();
         let mass = AtomicU64::new(1f64.to_bits());
-        let state = Shared::new(WindowState { neighbours, getters: HashMap::new() });
+        let state = TaskLock::new(WindowState { neighbours, getters: HashMap::new() });
         Ok(WindowTarget { me, fingerprint, encoding, value: own, mass, versions, state })
     }
 
@@ -119,7 +119,7 @@ impl WindowTarget {
     /// Calls `write` with the buffer of a neighbour and the value of a message.
     fn write(
         &self,
-        from: &Member,
+        from: &ServiceMember,
         (message, bytes): (&Arc<Buffer>, usize),
         link: impl Fn(&mut Neighbour) -> &mut ReceiveLink,
         write: impl FnOnce(&mut Neighbour, Arc<Buffer>) -> Result<()>,
@@ -140,7 +140,7 @@ impl WindowTarget {
     /// Stores a fetched value of `from`.
     pub(super) fn fetched(
         &self,
-        from: &Member,
+        from: &ServiceMember,
         weight: f64,
         mass: f64,
         message: &Arc<Buffer>,
@@ -154,7 +154,7 @@ impl WindowTarget {
         )
     }
 
-    pub(super) fn save(&self, state: &WindowState, saved: &mut Saved) -> Result<()> {
+    pub(super) fn save(&self, state: &WindowState, saved: &mut SavedStates) -> Result<()> {
         saved.add_value(self.me.rank, &self.value, self.mass(), 0)?;
         for (rank, Neighbour { value, mass, put, got }) in &state.neighbours {
             saved.add_value(*rank, value, *mass, self.version(*rank).unwrap_or(0))?;
@@ -200,7 +200,7 @@ impl WindowTarget {
     fn give(&self, to: usize) -> Result<Reply> {
         let mut state = self.state.lock();
         let link = state.getters.entry(to).or_insert_with(|| self.encoding.send_link(GET));
-        let payload: Payload = self.encoding.encode(link, &self.me.peer, to, &self.value)?;
+        let payload: ElementsPayload = self.encoding.encode(link, &self.me.peer, to, &self.value)?;
         Ok(Reply { arguments: [self.mass.load(Ordering::Acquire), 0], payload: Some(payload) })
     }
 }
@@ -219,7 +219,7 @@ fn replace(neighbour: &mut Neighbour, value: Arc<Buffer>, weight: f64, mass: f64
 }
 
 impl Handler for WindowTarget {
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, from: &ServiceMember, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, &from.peer)?;
         match request.verb {
             GET => self.encoding.values.empty(),
@@ -227,7 +227,7 @@ impl Handler for WindowTarget {
         }
     }
 
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &ServiceMember, request: &Request, payload: &ReceivedPayload) -> Result<Served> {
         let [weight, mass] = [0, 1].map(|at| f64::from_bits(request.arguments[at]));
         let message = (&payload.buffer, payload.bytes);
         match request.verb {

@@ -101,7 +101,7 @@ const PLANES: usize = 32;
 pub(super) struct Votes {
     /// Number of all voters.
     pub(super) voters: usize,
-    /// Bit planes of a message: one of ballots, more of [`Tally`](super::tally::Tally)s.
+    /// Bit planes of a message: one of ballots, more of a [`SignSumCodec`](super::tally::SignSumCodec).
     pub(super) width: usize,
 }
 

@@ -126,7 +126,7 @@ impl Linear<'_> {
         keeps_own: bool,
     ) -> Result<(Buffer, Option<Buffer>)> {
         let rounds = self.codec.rounds();
-        let mut reduced = from.beside(DType::F32, 0)?;
+        let mut reduced = from.zeroed_same_device(DType::F32, 0)?;
         let mut own = None;
         for number in 0..rounds {
             let mut message = self.encode(number, from, &reduced)?;
@@ -142,7 +142,7 @@ impl Linear<'_> {
 
     /// Returns the message of a round, which may depend on the `reduced` message of the previous round.
     fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer) -> Result<Buffer> {
-        let mut message = from.beside(DType::F32, self.codec.message_len(number, from.len()))?;
+        let mut message = from.zeroed_same_device(DType::F32, self.codec.message_len(number, from.len()))?;
         let encoded = match self.one_round(from) {
             Some(codec) => message.write_all()?.encode(&codec, &from.read_all()?, self.seed)?.map(|_| ()),
             None => self.encode_by_host(number, from, reduced, &mut message)?,

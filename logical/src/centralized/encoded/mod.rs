@@ -12,8 +12,8 @@
 //! a rank on each segment.
 
 mod ballot;
-mod kept;
 mod linear;
+mod mean_preserving;
 mod roles;
 pub(super) mod scatter_gather;
 mod segments;

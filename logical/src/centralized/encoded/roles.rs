@@ -1,29 +1,29 @@
 //! The two roles of a rank in a segment of an encoded all-reduce: a worker contributes, and the owner of a chunk
 //! combines all contributions.
 
-use super::segments::{Segment, Stages};
+use super::segments::{ChunkSegment, Stages};
 use super::{WORKER_NAMES, entry, weight};
-use crate::centralized::share::chunk;
+use crate::centralized::chunk::chunk;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Call, Communicator, Part, ReduceOp, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Worker and owner roles of one rank in one operation.
-pub(super) struct Roles<'a> {
+pub(super) struct EncodedRoles<'a> {
     rank: usize,
     buffer: &'a Buffer,
     encoding: &'a Encoding,
     /// Weight of every contribution.
     weight: f32,
     worker: FeedbackLink,
-    owner: Owner,
+    owner: ChunkOwner,
     /// First element of the chunk that this rank owns.
     start: usize,
 }
 
 /// Memory of an owner for its chunk.
-enum Owner {
+enum ChunkOwner {
     Forgetful,
     /// Error of its messages so far, to which it adds contributions.
     Error {
@@ -40,21 +40,21 @@ enum Owner {
     },
 }
 
-impl Owner {
+impl ChunkOwner {
     fn of(encoding: &mut Encoding, buffer: &Buffer, owned: usize) -> Result<Self> {
         Ok(match encoding.feedback() {
             Feedback::TwoLevel => {
                 let error = entry(encoding, "server error", buffer, owned)?;
                 let link = FeedbackLink::error(&error);
-                Owner::Error { error, link }
+                ChunkOwner::Error { error, link }
             }
             Feedback::Difference => {
                 let mean = entry(encoding, "mean", buffer, owned)?;
                 let decoded = entry(encoding, "heard", buffer, buffer.len())?;
                 let link = FeedbackLink::Difference(Arc::clone(&decoded));
-                Owner::Difference { mean, estimates: None, decoded, link }
+                ChunkOwner::Difference { mean, estimates: None, decoded, link }
             }
-            _ => Owner::Forgetful,
+            _ => ChunkOwner::Forgetful,
         })
     }
 }
@@ -63,7 +63,7 @@ impl Owner {
 const WORKER: u64 = 0;
 const OWNER: u64 = 1;
 
-impl<'a> Roles<'a> {
+impl<'a> EncodedRoles<'a> {
     /// Returns the roles of this rank, with the memory in `encoding`.
     ///
     /// # Errors
@@ -76,21 +76,21 @@ impl<'a> Roles<'a> {
     ) -> Result<Self> {
         let owned = chunk(buffer.len(), comm.size(), comm.rank());
         let worker = FeedbackLink::of(encoding, WORKER_NAMES, buffer, buffer.len())?;
-        let owner = Owner::of(encoding, buffer, owned.len())?;
+        let owner = ChunkOwner::of(encoding, buffer, owned.len())?;
         let weight = weight(op, comm.size());
-        Ok(Roles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
+        Ok(EncodedRoles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
     }
 
     /// Lets the owner of a chunk store the estimate of every rank, and recompute their mean each time. Running f32
     /// sums would drift apart between a rank and an owner.
     pub(super) fn with_estimates(mut self, all: Arc<Buffer>) -> Self {
-        if let Owner::Difference { estimates, .. } = &mut self.owner {
+        if let ChunkOwner::Difference { estimates, .. } = &mut self.owner {
             *estimates = Some(all);
         }
         self
     }
 
-    fn coding<'b>(&'b self, call: &'b Call<'_>, by: u64, segment: &Segment) -> Coding<'b> {
+    fn coding<'b>(&'b self, call: &'b Call<'_>, by: u64, segment: &ChunkSegment) -> Coding<'b> {
         let names = [self.rank, segment.owner, segment.index];
         let [rank, owner, index] = names.map(|name| name as u64);
         let seed = self.encoding.draw(&[by, rank, owner, index]);
@@ -112,7 +112,7 @@ impl<'a> Roles<'a> {
         call: &Call<'_>,
         contributions: &[Part<'_>],
         estimates: &Buffer,
-        segment: &Segment,
+        segment: &ChunkSegment,
         mean: &Part<'_>,
     ) -> Result<()> {
         let owned = estimates.len() / contributions.len();
@@ -126,22 +126,22 @@ impl<'a> Roles<'a> {
         Ok(())
     }
 
-    fn numbers(&self, segment: &Segment) -> Part<'_> {
+    fn numbers(&self, segment: &ChunkSegment) -> Part<'_> {
         Part::of(self.buffer, segment.range.clone())
     }
 
     /// Returns the elements of a segment, counted from the beginning of the chunk of this rank.
-    fn owned(&self, segment: &Segment) -> Range<usize> {
+    fn owned(&self, segment: &ChunkSegment) -> Range<usize> {
         segment.range.start - self.start..segment.range.end - self.start
     }
 }
 
-impl Stages for Roles<'_> {
+impl Stages for EncodedRoles<'_> {
     fn largest(&self, len: usize) -> usize {
         self.encoding.codec().encoded_len(len)
     }
 
-    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
+    fn contribute(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<usize> {
         let at = segment.range.clone();
         let numbers = self.worker.compensate_in_place(at.clone(), self.numbers(segment))?;
         self.worker.encode(self.coding(call, WORKER, segment), at, numbers, message)
@@ -150,25 +150,25 @@ impl Stages for Roles<'_> {
     fn combine(
         &self,
         call: &Call<'_>,
-        segment: &Segment,
+        segment: &ChunkSegment,
         contributions: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize> {
         let coding = self.coding(call, OWNER, segment);
         let numbers = self.numbers(segment);
         match &self.owner {
-            Owner::Forgetful => {
+            ChunkOwner::Forgetful => {
                 numbers.write()?.clear();
                 self.add(call, contributions, &numbers)?;
                 FeedbackLink::Direct.encode(coding, segment.range.clone(), numbers, message)
             }
-            Owner::Error { error, link } => {
+            ChunkOwner::Error { error, link } => {
                 let at = self.owned(segment);
                 let sum = Part::of(error, at.clone());
                 self.add(call, contributions, &sum)?;
                 link.encode(coding, at, sum, message)
             }
-            Owner::Difference { mean, estimates, link, .. } => {
+            ChunkOwner::Difference { mean, estimates, link, .. } => {
                 let mean = Part::of(mean, self.owned(segment));
                 match estimates {
                     Some(estimates) => self.renew(call, contributions, estimates, segment, &mean)?,
@@ -181,10 +181,10 @@ impl Stages for Roles<'_> {
         }
     }
 
-    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
+    fn finish(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<()> {
         let codec = &**self.encoding.codec();
         let numbers = self.numbers(segment);
-        let Owner::Difference { decoded, link, .. } = &self.owner else {
+        let ChunkOwner::Difference { decoded, link, .. } = &self.owner else {
             return call.decode(codec, segment.owner, message, None, numbers);
         };
         let at = segment.range.clone();

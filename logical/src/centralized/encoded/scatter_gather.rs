@@ -1,7 +1,7 @@
 //! All-reduce by scatter-gather: every rank reduces one chunk of the encoded messages of all ranks, and encodes the
 //! result for all ranks.
 
-use super::roles::Roles;
+use super::roles::EncodedRoles;
 use super::segments;
 use super::{check_dtype, check_op};
 use crate::centralized::free_to_write;
@@ -71,7 +71,7 @@ impl Communicator {
         Box::pin(async move {
             check(buffer, op, encoding)?;
             let fingerprint = fingerprint(buffer, op, encoding);
-            let stages = Roles::of(self, buffer, op, encoding)?;
+            let stages = EncodedRoles::of(self, buffer, op, encoding)?;
             segments::run(self, fingerprint, buffer, &stages).await?;
             encoding.state_mut().advance();
             Ok(())

@@ -12,8 +12,8 @@
 //! While segment s + 2·LAG is contributed, s + LAG is combined and s is finished, so that encoding, both directions
 //! of the network and decoding overlap. Messages may be shorter than announced: only the sender knows their size.
 
-use super::super::share::{TAGS, block, chunk};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use super::super::chunk::{TAGS, block, chunk};
+use crate::{Buffer, Call, Communicator, DType, Part, ReceiveMode, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::Operation;
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl Segments {
 
 /// Segment of the chunk of one owner.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct ChunkSegment {
     pub(super) owner: usize,
     pub(super) index: usize,
     pub(super) range: Range<usize>,
@@ -81,19 +81,19 @@ pub(super) trait Stages {
     fn largest(&self, len: usize) -> usize;
 
     /// Writes the contribution of this rank to a segment; called once for each.
-    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize>;
+    fn contribute(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<usize>;
 
     /// Writes the combination of the contributions of all ranks, in their order; called for segments of this rank.
     fn combine(
         &self,
         call: &Call<'_>,
-        segment: &Segment,
+        segment: &ChunkSegment,
         contributions: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize>;
 
     /// Stores the result in the message of the owner.
-    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
+    fn finish(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<()>;
 }
 
 /// Passes all segments of `buffer` through all stages, as the next operation of `comm`.
@@ -116,11 +116,11 @@ struct Pipeline<'a, S> {
     /// Size of the largest message, in bytes.
     largest: usize,
     /// Slots of the segments in progress; segment s is in slot s modulo their number.
-    slots: Vec<Slot<'a>>,
+    slots: Vec<SegmentSlot<'a>>,
 }
 
 /// Segments of one index in progress: one for each of the n owners.
-struct Slot<'a> {
+struct SegmentSlot<'a> {
     /// Message of this rank to each owner; the one to itself is in `contributed`.
     outgoing: Buffer,
     /// Contribution of each rank to the segment of this rank.
@@ -146,15 +146,15 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         let rank = comm.rank();
         let ranks = comm.size();
         let largest = stages.largest(cut.longest());
-        let messages = || served.beside(DType::U8, ranks.saturating_mul(largest));
-        let slot = |_| -> Result<Slot<'a>> {
+        let messages = || served.zeroed_same_device(DType::U8, ranks.saturating_mul(largest));
+        let slot = |_| -> Result<SegmentSlot<'a>> {
             let outgoing = messages()?;
             let contributed = messages()?;
             let results = messages()?;
             let sends = Vec::new();
             let contributions = Vec::new();
             let outcomes = Vec::new();
-            Ok(Slot { outgoing, contributed, results, sends, contributions, outcomes, own: (0, 0) })
+            Ok(SegmentSlot { outgoing, contributed, results, sends, contributions, outcomes, own: (0, 0) })
         };
         let slots = (0..cut.count().min(DEPTH)).map(slot).collect::<Result<_>>()?;
         Ok(Pipeline { call, stages, cut, rank, ranks, largest, slots })
@@ -179,11 +179,11 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         Ok(())
     }
 
-    fn segment(&self, owner: usize, index: usize) -> Segment {
-        Segment { owner, index, range: self.cut.range(owner, index) }
+    fn segment(&self, owner: usize, index: usize) -> ChunkSegment {
+        ChunkSegment { owner, index, range: self.cut.range(owner, index) }
     }
 
-    fn slot(&mut self, index: usize) -> &mut Slot<'a> {
+    fn slot(&mut self, index: usize) -> &mut SegmentSlot<'a> {
         let slots = self.slots.len();
         &mut self.slots[index % slots]
     }
@@ -211,7 +211,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
                 if from == rank {
                     return Ok(None);
                 }
-                call.recv(from, step, buffer, block(largest, from), Land::AtMost).map(Some)
+                call.recv(from, step, buffer, block(largest, from), ReceiveMode::AtMost).map(Some)
             };
             slot.contributions.push(receive(index, &slot.contributed)?);
             slot.outcomes.push(receive(count + index, &slot.results)?);

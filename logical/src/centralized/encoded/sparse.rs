@@ -1,10 +1,10 @@
 //! All-reduce of few numbers: every rank gets the messages of all ranks, and adds them.
 
 use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
+use crate::centralized::chunk::block;
 use crate::centralized::free_to_write;
-use crate::centralized::share::block;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, Primitive, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -99,10 +99,10 @@ impl Communicator {
         let rank = self.rank();
         let size = self.size();
         let largest = encoding.codec().encoded_len(buffer.len());
-        let messages = buffer.beside(DType::U8, size.saturating_mul(largest))?;
+        let messages = buffer.zeroed_same_device(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
-            let receive = || call.recv(from, 0, &messages, block(largest, from), Land::AtMost);
+            let receive = || call.recv(from, 0, &messages, block(largest, from), ReceiveMode::AtMost);
             receives.push(if from == rank { None } else { Some(receive()?) });
         }
         let message = Part::of(&messages, block(largest, rank));

@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// Codec of sums of signs, which are whole numbers from −`voters` to `voters`. It encodes them exactly. A vote counts
 /// the bit planes, and never decodes them.
 #[derive(Debug, Clone)]
-pub(super) struct Tally {
+pub(super) struct SignSumCodec {
     /// Number of signs in a sum: the ranks of this host.
     voters: usize,
     /// Bit planes of a message, equal on all hosts.
     width: usize,
 }
 
-impl Tally {
+impl SignSumCodec {
     /// Creates the codec for a host with `voters` ranks, where no host has more than `most`.
     pub(super) fn of(voters: usize, most: usize) -> Self {
-        Tally { voters, width: most.max(1).ilog2() as usize + 1 }
+        SignSumCodec { voters, width: most.max(1).ilog2() as usize + 1 }
     }
 
     /// Returns the number of bit planes.
@@ -36,14 +36,14 @@ impl Tally {
         if message.len() != self.encoded_len(len) {
             return Err(CodecError::damaged(format!("{} bytes for {len} sums of signs", message.len())));
         }
-        let Tally { voters, width } = *self;
+        let SignSumCodec { voters, width } = *self;
         let bit = move |plane: usize, at: usize| u32::from(message[plane * bytes + at / 8] >> (at % 8) & 1);
         let number = move |at| (0..width).map(|plane| bit(plane, at) << plane).sum::<u32>();
         Ok((0..len).map(move |at| voters as f32 - 2.0 * number(at) as f32))
     }
 }
 
-impl Codec for Tally {
+impl Codec for SignSumCodec {
     /// The name contains the number of planes, since hosts may have different numbers of ranks.
     fn name(&self) -> String {
         format!("tally({})", self.width)
@@ -117,7 +117,7 @@ mod tests {
         (at * 7 + voters) % (voters + 1)
     }
 
-    fn message(tally: &Tally, voters: usize, len: usize) -> Vec<u8> {
+    fn message(tally: &SignSumCodec, voters: usize, len: usize) -> Vec<u8> {
         let sums: Vec<f32> = (0..len).map(|at| sum(voters, at)).collect();
         let mut message = vec![0xff; tally.encoded_len(len)];
         assert_eq!(tally.encode(&sums, &mut message, 0), Ok(message.len()));
@@ -128,7 +128,7 @@ mod tests {
     fn sums_come_back() {
         for (voters, most) in [(1, 1), (1, 8), (3, 3), (7, 8), (8, 8), (100, 128)] {
             for len in [0, 1, 8, 9, 1001] {
-                let tally = Tally::of(voters, most);
+                let tally = SignSumCodec::of(voters, most);
                 let message = message(&tally, voters, len);
                 let mut sums = vec![7.0; len];
                 tally.decode(&message, &mut sums).unwrap();
@@ -144,9 +144,9 @@ mod tests {
         for hosts in [&[1][..], &[8], &[1, 2, 3], &[8, 8, 8], &[1, 9], &[5, 1, 1], &[200, 17, 3]] {
             let voters = hosts.iter().sum();
             let most = *hosts.iter().max().unwrap();
-            let width = Tally::of(1, most).width();
+            let width = SignSumCodec::of(1, most).width();
             for len in [0, 1, 64, 77] {
-                let of = |voters: &usize| message(&Tally::of(*voters, most), *voters, len);
+                let of = |voters: &usize| message(&SignSumCodec::of(*voters, most), *voters, len);
                 let messages: Vec<_> = hosts.iter().map(of).collect();
                 let mut result = vec![0x55; len.div_ceil(8)];
                 let slices: Vec<_> = messages.iter().map(Vec::as_slice).collect();

@@ -2,8 +2,8 @@
 
 use super::ballot::{Ballot, Count, Votes};
 use super::check_dtype;
-use super::segments::{self, Segment, Stages};
-use super::tally::Tally;
+use super::segments::{self, ChunkSegment, Stages};
+use super::tally::SignSumCodec;
 use crate::centralized::free_to_write;
 use crate::{Buffer, Call, Communicator, DType, Part, Primitive, Result};
 use hexagram_physical::codec::{Codec, CodecError};
@@ -51,7 +51,7 @@ impl Communicator {
     /// Counts votes that have been added within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.
     pub(crate) async fn majority_of_sums(&self, buffer: &Buffer, hosts: &[usize]) -> Result<()> {
         let most = hosts.iter().copied().max().unwrap_or(1);
-        let tally = Tally::of(hosts[self.rank()], most);
+        let tally = SignSumCodec::of(hosts[self.rank()], most);
         let votes = Votes { voters: hosts.iter().sum(), width: tally.width() };
         let stages = Vote { buffer, contributed: &tally, votes };
         segments::run(self, fingerprint(buffer, &tally), buffer, &stages).await
@@ -66,7 +66,7 @@ pub(crate) fn check(buffer: &Buffer) -> Result<()> {
 
 /// Replaces each element by its sign, 1 or −1.
 pub(crate) fn take_signs(call: &Call<'_>, rank: usize, buffer: &Buffer) -> Result<()> {
-    let message = buffer.beside(DType::U8, Ballot.encoded_len(buffer.len()))?;
+    let message = buffer.zeroed_same_device(DType::U8, Ballot.encoded_len(buffer.len()))?;
     let bytes = call.encode(&Ballot, Part::whole(buffer), Part::whole(&message), 0)?;
     call.decode(&Ballot, rank, Part::of(&message, 0..bytes), None, Part::whole(buffer))
 }
@@ -83,7 +83,7 @@ pub(crate) fn fingerprint_of_signs(buffer: &Buffer) -> Fingerprint {
 
 struct Vote<'a> {
     buffer: &'a Buffer,
-    /// Codec of contributions: [`Ballot`], or [`Tally`].
+    /// Codec of contributions: [`Ballot`], or [`SignSumCodec`].
     contributed: &'a dyn Codec,
     votes: Votes,
 }
@@ -93,14 +93,14 @@ impl Stages for Vote<'_> {
         self.contributed.encoded_len(len)
     }
 
-    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
+    fn contribute(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<usize> {
         call.encode(self.contributed, Part::of(self.buffer, segment.range.clone()), message, 0)
     }
 
     fn combine(
         &self,
         call: &Call<'_>,
-        segment: &Segment,
+        segment: &ChunkSegment,
         contributions: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize> {
@@ -120,7 +120,7 @@ impl Stages for Vote<'_> {
         counted.map(|()| bytes).map_err(|error| call.own().end(error))
     }
 
-    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
+    fn finish(&self, call: &Call<'_>, segment: &ChunkSegment, message: Part<'_>) -> Result<()> {
         call.decode(&Ballot, segment.owner, message, None, Part::of(self.buffer, segment.range.clone()))
     }
 }

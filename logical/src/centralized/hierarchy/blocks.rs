@@ -1,8 +1,8 @@
 //! Hierarchical collectives of blocks, one for each rank: all-gather and reduce-scatter.
 
 use super::{Hierarchy, LEADER, summing};
-use crate::centralized::share::{block, check_blocks, free_to_read, free_to_write};
-use crate::{Buffer, Call, Land, Primitive, ReduceOp, Result};
+use crate::centralized::chunk::{block, check_blocks, free_to_read, free_to_write};
+use crate::{Buffer, Call, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Hierarchy {
@@ -23,7 +23,7 @@ impl Hierarchy {
             self.host.operate(fingerprint, gather).await?;
             if let Some(leaders) = &self.leaders {
                 for (host, ranks) in self.hosts.iter().enumerate() {
-                    let blocks = all.beside(all.dtype(), ranks.len() * len)?;
+                    let blocks = all.zeroed_same_device(all.dtype(), ranks.len() * len)?;
                     let place = |at: usize| (block(len, ranks[at]), block(len, at));
                     for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
                         blocks.write(packed)?.copy_from(&all.read(theirs)?)?;
@@ -78,8 +78,9 @@ impl Hierarchy {
             return call.send(LEADER, 0, all, block(len, self.all.rank()))?.await.map(drop);
         }
         let others = self.hosts[self.mine].iter().enumerate().skip(1);
-        let receives: Result<Vec<_>> =
-            others.map(|(place, rank)| call.recv(place, 0, all, block(len, *rank), Land::Copy)).collect();
+        let receives: Result<Vec<_>> = others
+            .map(|(place, rank)| call.recv(place, 0, all, block(len, *rank), ReceiveMode::Copy))
+            .collect();
         for receive in receives? {
             receive.await?;
         }
@@ -90,7 +91,7 @@ impl Hierarchy {
     async fn scatter_blocks(&self, call: &Call<'_>, sum: &Buffer, mine: &Buffer) -> Result<()> {
         let len = mine.len();
         if self.leaders.is_none() {
-            return call.recv(LEADER, 0, mine, 0..len, Land::Copy)?.await.map(drop);
+            return call.recv(LEADER, 0, mine, 0..len, ReceiveMode::Copy)?.await.map(drop);
         }
         mine.write_all()?.copy_from(&sum.read(block(len, self.all.rank()))?)?;
         let others = self.hosts[self.mine].iter().enumerate().skip(1);

@@ -25,12 +25,12 @@
 
 mod blocks;
 
+use super::chunk::free_to_write;
 use super::encoded::{scatter_gather, vote};
-use super::share::free_to_write;
 use crate::codec::LinearCodec;
 use crate::communicator::HostGroups;
 use crate::encoding::Encoding;
-use crate::{Buffer, Call, Communicator, Error, Land, Primitive, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Error, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -379,7 +379,7 @@ impl Hierarchy {
                 (LEADER, LEADER) => buffer.write_all()?.copy_from(&sum.read_all()?),
                 (LEADER, place) => call.send(place, 0, &sum, whole())?.await.map(drop),
                 (place, root) if place == root => {
-                    call.recv(LEADER, 0, buffer, whole(), Land::Copy)?.await.map(drop)
+                    call.recv(LEADER, 0, buffer, whole(), ReceiveMode::Copy)?.await.map(drop)
                 }
                 _ => Ok(()),
             };

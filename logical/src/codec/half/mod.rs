@@ -9,7 +9,7 @@ use super::shared::blocks::expect_len;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
+use crate::options_text::{NamedOptions, Options};
 use ::half::{bf16, f16};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
@@ -20,12 +20,12 @@ use std::sync::Arc;
 /// Codec that rounds every number to a 16-bit float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Half {
-    format: Format,
+    format: HalfFormat,
     not_finite: NotFinite,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum HalfFormat {
     F16,
     BF16,
 }
@@ -33,11 +33,11 @@ enum Format {
 impl Half {
     /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with a relative error of at most
     /// 2⁻¹¹ for numbers from 2⁻¹⁴.
-    pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
+    pub const F16: Half = Half { format: HalfFormat::F16, not_finite: NotFinite::Refuse };
 
     /// Bfloat16, with 8 bits of exponent, like f32, and 7 of fraction: an error of at most 2⁻⁸, except for denormal
     /// numbers.
-    pub const BF16: Half = Half { format: Format::BF16, not_finite: NotFinite::Refuse };
+    pub const BF16: Half = Half { format: HalfFormat::BF16, not_finite: NotFinite::Refuse };
 
     /// Sets the treatment of NaN, and of numbers that are infinite in this format.
     #[must_use]
@@ -48,15 +48,15 @@ impl Half {
     /// Rounds `from`; returns true if all of it is finite in this format.
     fn narrow(self, from: &[f32], to: &mut [u8]) -> bool {
         match self.format {
-            Format::F16 => kernels::f32_to_f16(from, to),
-            Format::BF16 => kernels::f32_to_bf16(from, to),
+            HalfFormat::F16 => kernels::f32_to_f16(from, to),
+            HalfFormat::BF16 => kernels::f32_to_bf16(from, to),
         }
     }
 
     fn fits(self, x: f32) -> bool {
         match self.format {
-            Format::F16 => f16::from_f32(x).is_finite(),
-            Format::BF16 => bf16::from_f32(x).is_finite(),
+            HalfFormat::F16 => f16::from_f32(x).is_finite(),
+            HalfFormat::BF16 => bf16::from_f32(x).is_finite(),
         }
     }
 
@@ -67,24 +67,24 @@ impl Half {
         static F16: Kernels = kernels!("half_f16", &MODULE, None, None);
         static BF16: Kernels = kernels!("half_bf16", &MODULE, None, None);
         match self.format {
-            Format::F16 => &F16,
-            Format::BF16 => &BF16,
+            HalfFormat::F16 => &F16,
+            HalfFormat::BF16 => &BF16,
         }
     }
 
     fn largest(self) -> f32 {
         match self.format {
-            Format::F16 => f16::MAX.to_f32(),
-            Format::BF16 => bf16::MAX.to_f32(),
+            HalfFormat::F16 => f16::MAX.to_f32(),
+            HalfFormat::BF16 => bf16::MAX.to_f32(),
         }
     }
 }
 
-impl Spelled for Half {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Half {
+    fn keyword(&self) -> &'static str {
         match self.format {
-            Format::F16 => "f16",
-            Format::BF16 => "bf16",
+            HalfFormat::F16 => "f16",
+            HalfFormat::BF16 => "bf16",
         }
     }
 
@@ -106,8 +106,8 @@ impl Codec for Half {
     /// except for denormal numbers.
     fn properties(&self) -> Properties {
         let contraction = match self.format {
-            Format::F16 => None,
-            Format::BF16 => Some(1.0 - f64::powi(2.0, -16)),
+            HalfFormat::F16 => None,
+            HalfFormat::BF16 => Some(1.0 - f64::powi(2.0, -16)),
         };
         Properties { unbiased: false, contraction, linear: true, noise: Noise::Relative }
     }
@@ -141,8 +141,8 @@ impl Codec for Half {
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         expect_len(from, self.encoded_len(to.len()), to)?;
         match self.format {
-            Format::F16 => kernels::add_f16(from, weight, to),
-            Format::BF16 => kernels::add_bf16(from, weight, to),
+            HalfFormat::F16 => kernels::add_f16(from, weight, to),
+            HalfFormat::BF16 => kernels::add_bf16(from, weight, to),
         }
         Ok(())
     }
@@ -150,8 +150,8 @@ impl Codec for Half {
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         expect_len(from, self.encoded_len(to.len()), to)?;
         match self.format {
-            Format::F16 => kernels::f16_to_f32(from, to),
-            Format::BF16 => kernels::bf16_to_f32(from, to),
+            HalfFormat::F16 => kernels::f16_to_f32(from, to),
+            HalfFormat::BF16 => kernels::bf16_to_f32(from, to),
         }
         Ok(())
     }

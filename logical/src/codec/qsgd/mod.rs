@@ -20,7 +20,7 @@ mod levels;
 use super::shared::fields::not_finite_field;
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
+use crate::options_text::{NamedOptions, Options};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
@@ -57,7 +57,7 @@ impl Qsgd {
     /// [`hexagram_physical::Error::Usage`] unless `levels` is from 1 to 2¹⁵.
     pub fn new(levels: u32) -> Result<Self> {
         let mut codec = Self::default();
-        Options::check(codec.word(), |options| codec.levels_field(levels, options))?;
+        Options::check(codec.keyword(), |options| codec.levels_field(levels, options))?;
         Ok(codec)
     }
 
@@ -155,8 +155,8 @@ impl Default for Qsgd {
     }
 }
 
-impl Spelled for Qsgd {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Qsgd {
+    fn keyword(&self) -> &'static str {
         "qsgd"
     }
 

@@ -17,11 +17,11 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use super::shared::fields::{Kept, not_finite_field};
+use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
-use crate::spelling::{Options, Spelled, truth};
+use crate::options_text::{NamedOptions, Options, truth};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 #[cfg(feature = "cuda")]
@@ -76,7 +76,7 @@ impl RandomK {
         }
         let k = self.keep.of(from.len());
         let scale = self.scale(from.len(), k);
-        for (number, place) in Places::new(seed, k, from.len()).enumerate() {
+        for (number, place) in SeededIndices::new(seed, k, from.len()).enumerate() {
             put(
                 number,
                 match self.not_finite {
@@ -97,13 +97,13 @@ impl Default for RandomK {
     }
 }
 
-impl Spelled for RandomK {
-    fn word(&self) -> &'static str {
+impl NamedOptions for RandomK {
+    fn keyword(&self) -> &'static str {
         "random-k"
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.positional("keep", &mut self.keep, KeepValues, "elements that are kept")?;
         options.field(
             "unbiased",
             &mut self.scaled,
@@ -158,7 +158,7 @@ impl Codec for RandomK {
             return Err(CodecError::damaged(format!("{} bytes, not {want}", from.len())));
         };
         let (values, _) = values.as_chunks();
-        let places = Places::new(u64::from_le_bytes(*seed), values.len(), to.len());
+        let places = SeededIndices::new(u64::from_le_bytes(*seed), values.len(), to.len());
         for (place, value) in places.zip(values) {
             to[place] = (to[place] + weight * f32::from_le_bytes(*value)).canonical();
         }
@@ -197,7 +197,7 @@ impl LinearCodec for RandomK {
             return Err(CodecError::damaged(format!("{} elements of message", reduced.len())));
         }
         to.fill(0.0);
-        let places = Places::new(seed, reduced.len(), to.len());
+        let places = SeededIndices::new(seed, reduced.len(), to.len());
         places.zip(reduced).for_each(|(place, value)| to[place] = *value);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl LinearCodec for RandomK {
 }
 
 /// Places that a seed determines: k different ones of d.
-struct Places {
+struct SeededIndices {
     state: u64,
     len: usize,
     offset: usize,
@@ -231,16 +231,26 @@ struct Places {
     excess: usize,
 }
 
-impl Places {
+impl SeededIndices {
     fn new(seed: u64, k: usize, len: usize) -> Self {
         let state = mix(seed);
         let width = len / k.max(1);
         let excess = len % k.max(1);
-        Places { state, len, offset: below(state, len), start: 0, remainder: 0, left: k, k, width, excess }
+        SeededIndices {
+            state,
+            len,
+            offset: below(state, len),
+            start: 0,
+            remainder: 0,
+            left: k,
+            k,
+            width,
+            excess,
+        }
     }
 }
 
-impl Iterator for Places {
+impl Iterator for SeededIndices {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -271,7 +281,7 @@ mod tests {
     fn places_differ_and_fill_all() {
         for len in 1..60 {
             for k in 1..=len {
-                let mut places: Vec<usize> = Places::new(3, k, len).collect();
+                let mut places: Vec<usize> = SeededIndices::new(3, k, len).collect();
                 places.sort_unstable();
                 places.dedup();
                 assert_eq!(places.len(), k, "{k} of {len}");
@@ -286,7 +296,7 @@ mod tests {
         let len = 5;
         let draws = 100_000;
         let mut counts = vec![0; len];
-        (0..draws).for_each(|seed| Places::new(seed, k, len).for_each(|place| counts[place] += 1));
+        (0..draws).for_each(|seed| SeededIndices::new(seed, k, len).for_each(|place| counts[place] += 1));
         for count in counts {
             let deviation = f64::from(count) - draws as f64 * 0.8;
             assert!(deviation.abs() < 5.0 * (draws as f64 * 0.8 * 0.2).sqrt(), "{deviation}");
@@ -296,7 +306,7 @@ mod tests {
     #[test]
     fn places_beyond_32_bits_stay_in_range() {
         let len = (1usize << 40) + 17;
-        let places: Vec<usize> = Places::new(1, 1000, len).collect();
+        let places: Vec<usize> = SeededIndices::new(1, 1000, len).collect();
         assert!(places.iter().all(|place| *place < len));
         assert!(places.iter().any(|place| *place > 1 << 39));
     }

@@ -1,7 +1,7 @@
 //! Common options of several codecs.
 
 use crate::codec::{Keep, NotFinite};
-use crate::spelling::{Catalogues, Number, Options, Spelling, Values, one_of};
+use crate::options_text::{Catalogues, Number, Options, OptionsText, Values, one_of};
 use hexagram_physical::Result;
 
 /// Adds the option for the treatment of NaN and infinity.
@@ -15,11 +15,11 @@ pub(crate) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options
 }
 
 /// Values of the option `keep` of a sparse codec: a share such as `5%`, or a number of elements such as `100`.
-pub(crate) struct Kept;
+pub(crate) struct KeepValues;
 
-impl Values<Keep> for Kept {
-    fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
-        let word = spelling.word();
+impl Values<Keep> for KeepValues {
+    fn read(&self, spelling: &OptionsText, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
+        let word = spelling.name();
         let keep = match f64::from_word(word) {
             _ if !spelling.arguments().is_empty() => None,
             Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
@@ -28,11 +28,11 @@ impl Values<Keep> for Kept {
         Ok(keep.filter(|keep| keep.holds()))
     }
 
-    fn write(&self, value: &Keep) -> Spelling {
-        Spelling::of(value.to_string())
+    fn write(&self, value: &Keep) -> OptionsText {
+        OptionsText::of(value.to_string())
     }
 
-    fn holds(&self, value: &Keep) -> Result<bool> {
+    fn accepts(&self, value: &Keep) -> Result<bool> {
         Ok(value.holds())
     }
 

@@ -1,6 +1,6 @@
 //! The number of elements that a sparse codec keeps.
 
-use crate::spelling::percents;
+use crate::options_text::percents;
 use std::fmt;
 
 /// Number of elements that a sparse codec keeps.

@@ -1,6 +1,6 @@
 //! Programs of top-k: the entries of `top_k.cu` that a device launches.
 
-use super::places::Places;
+use super::index_coding::IndexLayout;
 use super::{KeptValues, TopK};
 use crate::codec::shared::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
@@ -42,8 +42,8 @@ impl TopK {
         if k == 0 {
             return program(&TOP_K, Vec::new());
         }
-        let mut room = Room::default();
-        let sink = Sink::new(self, len, k, &mut room);
+        let mut room = ScratchAllocator::default();
+        let sink = SelectionOutput::new(self, len, k, &mut room);
         let mut launches = vec![sink.begin()];
         let size = self.chunk_len(len);
         if size <= SHORT || size / EACH <= len / size {
@@ -72,7 +72,7 @@ impl TopK {
         if k == 0 {
             return program(&TOP_K, Vec::new());
         }
-        let places = Places::new(k, len);
+        let places = IndexLayout::new(k, len);
         let low = self.values_len(k);
         let high = low + places.low_bytes();
         let bytes = places.bytes() - places.low_bytes();
@@ -96,7 +96,7 @@ impl TopK {
     }
 
     /// Returns the launch for chunks with a thread block each.
-    fn chunks(&self, len: usize, sink: &Sink) -> Launch {
+    fn chunks(&self, len: usize, sink: &SelectionOutput) -> Launch {
         let size = self.chunk_len(len);
         let number = |number: usize| Argument::U64(number as u64);
         let kept = [number(self.keep.of(size)), number(self.keep.of(len % size)), policy(self.not_finite)];
@@ -108,11 +108,11 @@ impl TopK {
 
 /// Allocator of scratch memory.
 #[derive(Default)]
-struct Room {
+struct ScratchAllocator {
     bytes: usize,
 }
 
-impl Room {
+impl ScratchAllocator {
     fn take(&mut self, bytes: usize) -> Argument {
         let start = self.bytes;
         self.bytes = (start + bytes).next_multiple_of(16);
@@ -121,20 +121,20 @@ impl Room {
 }
 
 /// Memory to which selections write the kept elements.
-struct Sink {
+struct SelectionOutput {
     /// Values, if they are not sent exactly.
     kept: Argument,
     is_whole: bool,
-    places: Places,
+    places: IndexLayout,
     low: Argument,
     high: Argument,
     /// Words of both.
     words: usize,
 }
 
-impl Sink {
-    fn new(codec: &TopK, len: usize, k: usize, room: &mut Room) -> Self {
-        let places = Places::new(k, len);
+impl SelectionOutput {
+    fn new(codec: &TopK, len: usize, k: usize, room: &mut ScratchAllocator) -> Self {
+        let places = IndexLayout::new(k, len);
         let words = |bytes: usize| bytes.div_ceil(16) * 2;
         let low_words = words(places.low_bytes());
         let high_words = words(places.bytes() - places.low_bytes());
@@ -143,7 +143,7 @@ impl Sink {
         let is_whole = codec.is_whole();
         // The kernel has a parameter for it in both cases.
         let kept = room.take(if is_whole { 4 } else { 4 * k });
-        Sink { kept, is_whole, places, low, high, words: low_words + high_words }
+        SelectionOutput { kept, is_whole, places, low, high, words: low_words + high_words }
     }
 
     fn begin(&self) -> Launch {
@@ -174,7 +174,7 @@ struct Long {
 }
 
 impl Long {
-    fn new(size: usize, room: &mut Room) -> Self {
+    fn new(size: usize, room: &mut ScratchAllocator) -> Self {
         let bins = room.take(8 << 11);
         let choice = room.take(16);
         let marks = room.take(size.div_ceil(32) * 4);
@@ -187,7 +187,7 @@ impl Long {
         codec: &TopK,
         elements: Range<usize>,
         numbers: Range<usize>,
-        sink: &Sink,
+        sink: &SelectionOutput,
     ) -> Vec<Launch> {
         let number = |number: usize| Argument::U64(number as u64);
         let policy = policy(codec.not_finite);
@@ -233,7 +233,7 @@ fn scan(counts: Argument, tiles: usize) -> Launch {
 }
 
 /// Returns the launches that write k values in two bits to the beginning of a message.
-fn in_bins(k: usize, kept: Argument, room: &mut Room) -> [Launch; 6] {
+fn in_bins(k: usize, kept: Argument, room: &mut ScratchAllocator) -> [Launch; 6] {
     let pieces = k.div_ceil(PIECE);
     let moments = room.take(16);
     let sums = room.take(4 * 8 * pieces);

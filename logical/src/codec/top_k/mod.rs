@@ -18,25 +18,25 @@
 //! guess was too high, selection restarts without one, so that the result never depends on the sample. A GPU counts
 //! magnitudes by their upper bits instead: see `top_k.cu`.
 
-mod bins;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod places;
+mod index_coding;
 mod selection;
+mod two_bit;
 
 use super::shared::blocks::expect_len;
-use super::shared::fields::{Kept, not_finite_field};
+use super::shared::fields::{KeepValues, not_finite_field};
 use super::shared::not_finite::saturated;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, one_of, or};
-use bins::Bins;
+use crate::options_text::{NamedOptions, Options, one_of, or};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
-use places::Places;
+use index_coding::IndexLayout;
 use selection::Selection;
 use std::sync::Arc;
+use two_bit::Bins;
 
 /// Codec that keeps the largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ impl TopK {
     fn values_len(&self, k: usize) -> usize {
         match self.values {
             KeptValues::Whole => 4 * k,
-            KeptValues::Bins => bins::bytes(k),
+            KeptValues::Bins => two_bit::bytes(k),
         }
     }
 
@@ -134,7 +134,7 @@ impl TopK {
             }
             KeptValues::Bins => {
                 let values: Vec<f32> = chosen.iter().map(|place| from[*place]).collect();
-                bins::encode(&values, self.not_finite, to);
+                two_bit::encode(&values, self.not_finite, to);
             }
         }
     }
@@ -148,13 +148,13 @@ impl Default for TopK {
     }
 }
 
-impl Spelled for TopK {
-    fn word(&self) -> &'static str {
+impl NamedOptions for TopK {
+    fn keyword(&self) -> &'static str {
         "top-k"
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.positional("keep", &mut self.keep, KeepValues, "elements that are kept")?;
         options.field(
             "chunk",
             &mut self.chunk,
@@ -187,7 +187,7 @@ impl Codec for TopK {
 
     fn encoded_len(&self, len: usize) -> usize {
         let k = self.kept(len);
-        self.values_len(k) + Places::new(k, len).bytes()
+        self.values_len(k) + IndexLayout::new(k, len).bytes()
     }
 
     fn has_fixed_size(&self) -> bool {
@@ -207,7 +207,7 @@ impl Codec for TopK {
         let bytes = self.encoded_len(from.len());
         let (values, places) = to[..bytes].split_at_mut(self.values_len(chosen.len()));
         self.encode_values(from, &chosen, values);
-        Places::new(chosen.len(), from.len()).encode(&chosen, places);
+        IndexLayout::new(chosen.len(), from.len()).encode(&chosen, places);
         Ok(bytes)
     }
 
@@ -218,7 +218,7 @@ impl Codec for TopK {
         if k == 0 {
             return Ok(());
         }
-        let places = Places::new(k, len);
+        let places = IndexLayout::new(k, len);
         let (values, indices) = from.split_at(self.values_len(k));
         let mut add = |place: usize, value: f32| to[place] = (to[place] + weight * value).canonical();
         match self.values {

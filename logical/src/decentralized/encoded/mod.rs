@@ -141,21 +141,22 @@ impl Communicator {
         encodable(buffer)?;
         free_to_write(buffer)?;
         options.check()?;
-        let rule = Rule::of(encoding, mixing, options, buffer)?;
+        let rule = RoundRule::of(encoding, mixing, options, buffer)?;
         let codec = encoding.digest_with(&format!(", {options:?}"));
         self.operate(fingerprint(mixing, buffer, Some(codec)), async |call| {
             let consensus = options.consensus;
             let round = GossipRound { comm: self, call, mixing, x: buffer, encoding, consensus };
             match &rule {
-                Rule::None => round.without_feedback().await,
-                Rule::Error(link) => round.with_error(link).await,
-                Rule::Before(copies) => round.difference_before(copies).await,
-                Rule::After(copies) => round.difference_after(copies).await,
-                Rule::Extrapolation(copies) => round.extrapolate(copies).await,
+                RoundRule::None => round.without_feedback().await,
+                RoundRule::Error(link) => round.with_error(link).await,
+                RoundRule::Before(copies) => round.difference_before(copies).await,
+                RoundRule::After(copies) => round.difference_after(copies).await,
+                RoundRule::Extrapolation(copies) => round.extrapolate(copies).await,
             }
         })
         .await?;
-        if let Rule::Before(copies) | Rule::After(copies) | Rule::Extrapolation(copies) = &rule {
+        if let RoundRule::Before(copies) | RoundRule::After(copies) | RoundRule::Extrapolation(copies) = &rule
+        {
             copies.belong_to(mixing)?;
         }
         encoding.state_mut().advance();
@@ -248,7 +249,7 @@ impl GossipOptions {
 const NAMES: LinkNames = LinkNames { error: "error", difference: "own" };
 
 /// Rule of a round, with its memory.
-enum Rule {
+enum RoundRule {
     None,
     Error(FeedbackLink),
     Before(Copies),
@@ -256,7 +257,7 @@ enum Rule {
     Extrapolation(Copies),
 }
 
-impl Rule {
+impl RoundRule {
     fn of(encoding: &mut Encoding, mixing: &Mixing, options: GossipOptions, x: &Buffer) -> Result<Self> {
         let known = [Feedback::None, Feedback::Error, Feedback::Difference, Feedback::Extrapolation];
         encoding.expect_feedback("gossip", &known)?;
@@ -266,13 +267,13 @@ impl Rule {
                 let copies = Copies::of(encoding, x)?;
                 copies.check(mixing)?;
                 Ok(match (feedback, options.difference) {
-                    (Feedback::Extrapolation, _) => Rule::Extrapolation(copies),
-                    (_, Difference::BeforeMixing) => Rule::Before(copies),
-                    (_, Difference::AfterMixing) => Rule::After(copies),
+                    (Feedback::Extrapolation, _) => RoundRule::Extrapolation(copies),
+                    (_, Difference::BeforeMixing) => RoundRule::Before(copies),
+                    (_, Difference::AfterMixing) => RoundRule::After(copies),
                 })
             }
-            Feedback::None => Ok(Rule::None),
-            _ => Ok(Rule::Error(FeedbackLink::of(encoding, NAMES, x, x.len())?)),
+            Feedback::None => Ok(RoundRule::None),
+            _ => Ok(RoundRule::Error(FeedbackLink::of(encoding, NAMES, x, x.len())?)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::mixing::Mixing;
 use super::super::neighbours::Neighbours;
 use crate::encoding::{Encoding, FeedbackLink};
-use crate::{Buffer, Call, Communicator, DType, Error, Land, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Error, Part, ReceiveMode, Result};
 use std::sync::Arc;
 
 /// Decoded estimates: x̂ᵢ of this rank (with extrapolation, x′), and the sum of all, including x̂ᵢ.
@@ -121,7 +121,7 @@ impl GossipRound<'_> {
     }
 
     fn scratch(&self) -> Result<Buffer> {
-        self.x.beside(DType::F32, self.x.len())
+        self.x.zeroed_same_device(DType::F32, self.x.len())
     }
 
     /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks. While messages are
@@ -138,12 +138,12 @@ impl GossipRound<'_> {
         let rank = comm.rank();
         let neighbours = Neighbours::of(comm, call, mixing);
         let largest = codec.encoded_len(what.range.len());
-        let message = sum.beside(DType::U8, largest)?;
+        let message = sum.zeroed_same_device(DType::U8, largest)?;
         let inboxes = neighbours.inboxes(sum, DType::U8, largest)?;
 
         let bytes = call.encode(codec, what, Part::whole(&message), encoding.draw(&[rank as u64]))?;
         let said = || Part::of(&message, 0..bytes);
-        let mut flight = neighbours.post(0, said(), &inboxes, 0..largest, Land::AtMost)?;
+        let mut flight = neighbours.post(0, said(), &inboxes, 0..largest, ReceiveMode::AtMost)?;
         meanwhile(&|weight, to| call.decode(codec, rank, said(), Some(weight), to))?;
         let mut arriving = inboxes.iter();
         for (from, weight) in mixing.row(rank) {

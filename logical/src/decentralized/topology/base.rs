@@ -23,14 +23,14 @@ use crate::Result;
 
 /// Two ranks that exchange numbers in a round, with equal weights.
 #[derive(Debug, Clone, Copy)]
-struct Exchange {
+struct WeightedPair {
     one: usize,
     other: usize,
     weight: f64,
 }
 
 /// Exchanges of one round.
-type Round = Vec<Exchange>;
+type PairRound = Vec<WeightedPair>;
 
 /// Returns the matrix of `step` among `size` ranks, each with at most `peers` partners, 1 or more.
 pub(super) fn mixing(size: usize, peers: usize, step: u64) -> Result<Mixing> {
@@ -38,7 +38,7 @@ pub(super) fn mixing(size: usize, peers: usize, step: u64) -> Result<Mixing> {
     let round = step.checked_rem(rounds.len() as u64).map_or(&[][..], |round| &rounds[round as usize]);
     let mut own = vec![1.0; size];
     let mut edges = Vec::with_capacity(2 * round.len());
-    for Exchange { one, other, weight } in round.iter().copied() {
+    for WeightedPair { one, other, weight } in round.iter().copied() {
         own[one] -= weight;
         own[other] -= weight;
         edges.push(Edge { from: one, to: other, source: weight, destination: 1.0 });
@@ -54,35 +54,35 @@ fn rounds(size: usize, peers: usize) -> usize {
 }
 
 /// Returns the rounds of a base graph. `radix`: k + 1.
-fn base(size: usize, radix: usize) -> Vec<Round> {
+fn base(size: usize, radix: usize) -> Vec<PairRound> {
     let all: Vec<usize> = (0..size).collect();
     let simple_of_all = simple(&all, radix);
     let rest = factors(size, radix).1;
     let groups = all.chunks(rest.max(1));
     let fellows = (0..rest).map(|place| groups.clone().map(|group| group[place]).collect::<Vec<_>>());
-    let mut rounds = beside(groups.clone().map(|group| simple(group, radix)));
-    rounds.extend(beside(fellows.map(|fellows| hypercube(&fellows, radix))));
+    let mut rounds = in_parallel(groups.clone().map(|group| simple(group, radix)));
+    rounds.extend(in_parallel(fellows.map(|fellows| hypercube(&fellows, radix))));
     if simple_of_all.len() < rounds.len() { simple_of_all } else { rounds }
 }
 
 /// Returns the rounds of a simple base graph.
-fn simple(members: &[usize], radix: usize) -> Vec<Round> {
+fn simple(members: &[usize], radix: usize) -> Vec<PairRound> {
     if factors(members.len(), radix).1 <= 1 {
         return hypercube(members, radix);
     }
     let parts = parts(members, radix);
-    let mut rounds = beside(parts.iter().map(|part| hypercube(part.members, radix)));
+    let mut rounds = in_parallel(parts.iter().map(|part| hypercube(part.members, radix)));
     for at in 0..parts.len() - 1 {
         rounds.push(spread(&parts[at..]));
     }
     // A part has finished step 2 after giving; the last part after taking.
     let within = |(at, part): (usize, &PowerPart<'_>)| {
         let idle = (at + 1).min(parts.len() - 1);
-        let blocks = beside(part.blocks().map(|block| hypercube(block, radix)));
+        let blocks = in_parallel(part.blocks().map(|block| hypercube(block, radix)));
         let together = if part.block == 1 { hypercube(part.members, radix) } else { blocks };
-        [vec![Round::new(); idle], together].concat()
+        [vec![PairRound::new(); idle], together].concat()
     };
-    let last = beside(parts.iter().enumerate().map(within));
+    let last = in_parallel(parts.iter().enumerate().map(within));
     let first = rounds.len() + 1 - parts.len();
     for (at, round) in last.into_iter().enumerate() {
         match rounds.get_mut(first + at) {
@@ -126,8 +126,8 @@ fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
 }
 
 /// Gives every rank behind the first part its share of the mean of that part.
-fn spread(parts: &[PowerPart<'_>]) -> Round {
-    let [first, behind @ ..] = parts else { return Round::new() };
+fn spread(parts: &[PowerPart<'_>]) -> PairRound {
+    let [first, behind @ ..] = parts else { return PairRound::new() };
     let count = |parts: &[PowerPart<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
     let blocks = first.blocks();
     let weight = first.members.len() as f64 / count(parts) / blocks.len() as f64;
@@ -135,25 +135,25 @@ fn spread(parts: &[PowerPart<'_>]) -> Round {
     // A block has more ranks than all parts after its own.
     takers
         .flat_map(|(at, one)| {
-            blocks.clone().map(move |block| Exchange { one: *one, other: block[at], weight })
+            blocks.clone().map(move |block| WeightedPair { one: *one, other: block[at], weight })
         })
         .collect()
 }
 
 /// Returns the rounds of a hyper-hypercube; `None` if there is a factor above `radix`.
-fn hypercube(members: &[usize], radix: usize) -> Vec<Round> {
+fn hypercube(members: &[usize], radix: usize) -> Vec<PairRound> {
     let mut apart = 1;
     let mut rounds = Vec::new();
     for factor in factors(members.len(), radix).0 {
         let weight = 1.0 / factor as f64;
-        let mut round = Round::new();
+        let mut round = PairRound::new();
         for group in members.chunks(apart * factor) {
             for first in 0..apart {
                 for (one, other) in
                     (0..factor).flat_map(|one| (one + 1..factor).map(move |other| (one, other)))
                 {
                     let at = |place: usize| group[first + place * apart];
-                    round.push(Exchange { one: at(one), other: at(other), weight });
+                    round.push(WeightedPair { one: at(one), other: at(other), weight });
                 }
             }
         }
@@ -179,10 +179,10 @@ fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
 }
 
 /// Returns the rounds of several graphs of disjoint ranks in parallel; shorter ones wait at the end.
-fn beside(graphs: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
-    let mut together: Vec<Round> = Vec::new();
+fn in_parallel(graphs: impl Iterator<Item = Vec<PairRound>>) -> Vec<PairRound> {
+    let mut together: Vec<PairRound> = Vec::new();
     for graph in graphs {
-        together.resize(together.len().max(graph.len()), Round::new());
+        together.resize(together.len().max(graph.len()), PairRound::new());
         together.iter_mut().zip(graph).for_each(|(all, one)| all.extend(one));
     }
     together

@@ -10,7 +10,7 @@ pub use named::{any_graph, catalogue};
 
 use super::mixing::Mixing;
 use super::schedule::{Schedule, looks_static};
-use crate::spelling::{Spelled, Spelling};
+use crate::options_text::{NamedOptions, OptionsText};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -117,8 +117,8 @@ impl Schedule for Topology {
         }
     }
 
-    fn spelling(&self) -> Spelling {
-        Spelling::of_text(&self.to_string())
+    fn spelling(&self) -> OptionsText {
+        OptionsText::of_text(&self.to_string())
     }
 
     fn check_options(&self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::super::schedule::Schedule;
 use super::Topology;
-use crate::spelling::{Catalogue, Catalogues, Listed, Options, Spelled, Spelling, listed, or};
+use crate::options_text::{Catalogue, Catalogues, Listed, NamedOptions, Options, OptionsText, listed, or};
 use crate::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -25,8 +25,8 @@ const ALL: [(Topology, &str); 13] = [
     (Topology::ShiftOne, "pairs across two halves, which change by step; needs an even number of ranks"),
 ];
 
-impl Spelled for Topology {
-    fn word(&self) -> &'static str {
+impl NamedOptions for Topology {
+    fn keyword(&self) -> &'static str {
         match self {
             Topology::Ring => "ring",
             Topology::Torus(_) => "torus",
@@ -93,7 +93,7 @@ pub fn any_graph() -> Listed<Arc<dyn Schedule>> {
 /// ```
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = ALL.iter().find(|(graph, _)| graph.word() == self.word());
+        let default = ALL.iter().find(|(graph, _)| graph.keyword() == self.keyword());
         default.map_or_else(|| self.full(), |(default, _)| self.short(default)).fmt(f)
     }
 }
@@ -102,14 +102,14 @@ impl FromStr for Topology {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let spelling: Spelling = text.parse()?;
-        let found = ALL.iter().find(|(graph, _)| graph.word() == spelling.word());
+        let spelling: OptionsText = text.parse()?;
+        let found = ALL.iter().find(|(graph, _)| graph.keyword() == spelling.name());
         match found {
             Some((graph, _)) => graph.with(&spelling, &Catalogues::default()),
-            None => Err(crate::spelling::no_such(
+            None => Err(crate::options_text::no_such(
                 "graph",
-                spelling.word(),
-                ALL.iter().map(|(graph, _)| graph.word()),
+                spelling.name(),
+                ALL.iter().map(|(graph, _)| graph.keyword()),
             )),
         }
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn every_graph_is_what_it_prints() {
         for (graph, _) in ALL {
-            assert_eq!(graph.to_string(), graph.word());
+            assert_eq!(graph.to_string(), graph.keyword());
             assert_eq!(graph.to_string().parse::<Topology>().unwrap(), graph);
             assert_eq!(graph.full().to_string().parse::<Topology>().unwrap(), graph);
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn any_graph_spells(schedule: &Arc<dyn Schedule>) -> String {
-        crate::spelling::Values::write(&any_graph(), schedule).to_string()
+        crate::options_text::Values::write(&any_graph(), schedule).to_string()
     }
 
     #[test]

@@ -8,9 +8,9 @@
 //! put back   wakes whoever waits; if nobody does, and there are jobs, the background thread
 //! ```
 
-use super::{Core, Stage, State};
+use super::{Core, CoreState, ShutdownStage};
 use crate::executor::options::Driving;
-use crate::executor::reactor::{Command, Reactor};
+use crate::executor::reactor::{Reactor, ReactorCommand};
 use crate::runtime;
 use crate::{Error, Result};
 use hexagram_physical::drive::{self, Wait};
@@ -57,7 +57,7 @@ impl Core {
             }
             drop(state);
             let at_most = time_left();
-            let sleeps = |state: &mut State| !(is_done() || self.may_drive() && state.reactor.is_some());
+            let sleeps = |state: &mut CoreState| !(is_done() || self.may_drive() && state.reactor.is_some());
             let state = runtime::wait_while(&self.changed, &self.state, at_most, sleeps);
             self.waiting.fetch_sub(1, Ordering::AcqRel);
             drop(state);
@@ -82,7 +82,7 @@ impl Core {
 
     /// Drives until `time_left` is zero, and puts the reactor back.
     fn drive(&self, reactor: Reactor, time_left: &dyn Fn() -> Duration) {
-        let mut turn = Turn { core: self, reactor: Some(reactor) };
+        let mut turn = DriverTurn { core: self, reactor: Some(reactor) };
         DRIVES.set(true);
         let Some(reactor) = &mut turn.reactor else { return };
         let waker = drive::waker();
@@ -103,7 +103,7 @@ impl Core {
         }
     }
 
-    fn take_commands(&self) -> Vec<Command> {
+    fn take_commands(&self) -> Vec<ReactorCommand> {
         if !self.has_commands.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -134,8 +134,8 @@ impl Core {
         }
     }
 
-    fn has_work(&self, state: &State) -> bool {
-        self.pending() > 0 || !state.commands.is_empty() || state.stage == Stage::Over
+    fn has_work(&self, state: &CoreState) -> bool {
+        self.pending() > 0 || !state.commands.is_empty() || state.stage == ShutdownStage::Over
     }
 
     /// Runs the background thread, from its beginning to its end.
@@ -144,7 +144,7 @@ impl Core {
         drive::beside_computation();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) {
             // A transport or a device is broken: threads must not wait for it.
-            self.lock().stage = Stage::Closing;
+            self.lock().stage = ShutdownStage::Closing;
             self.abort(Error::panicked("the thread of an executor", &*panic));
             let _ = self.wait(&|| self.pending() == 0, None);
             let reactor = self.lock().reactor.take();
@@ -156,8 +156,8 @@ impl Core {
     fn serve(&self) {
         loop {
             let is_alone = || self.options.driving == Driving::OneThread || self.waiting() == 0;
-            let may_drive = |state: &State| state.reactor.is_some() && is_alone() && self.has_work(state);
-            let sleeps = |state: &mut State| !(self.is_to_finish(state) || may_drive(state));
+            let may_drive = |state: &CoreState| state.reactor.is_some() && is_alone() && self.has_work(state);
+            let sleeps = |state: &mut CoreState| !(self.is_to_finish(state) || may_drive(state));
             let mut state = runtime::wait_while(&self.work, &self.state, TICK, sleeps);
             if sleeps(&mut state) {
                 continue;
@@ -169,7 +169,7 @@ impl Core {
                 continue;
             }
             let Some(reactor) = state.reactor.take() else { continue };
-            if state.stage == Stage::Over {
+            if state.stage == ShutdownStage::Over {
                 drop(state);
                 return drop(reactor);
             }
@@ -181,12 +181,12 @@ impl Core {
 }
 
 /// The turn of a thread to drive. Its end puts the reactor back, even if the thread panics.
-struct Turn<'a> {
+struct DriverTurn<'a> {
     core: &'a Core,
     reactor: Option<Reactor>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for DriverTurn<'_> {
     fn drop(&mut self) {
         DRIVES.set(false);
         self.core.lock().reactor = self.reactor.take();

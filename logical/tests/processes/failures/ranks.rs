@@ -8,7 +8,7 @@ use hexagram_logical::codec::named;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::executor::{Executor, ExecutorOptions, JobOptions, Order};
 use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
-use hexagram_physical::Vigilance;
+use hexagram_physical::HeartbeatOptions;
 use std::env;
 use std::sync::Mutex;
 use std::thread;
@@ -42,10 +42,10 @@ fn communicate(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
     if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
-        options.vigilance = Some(Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE });
+        options.heartbeat = Some(HeartbeatOptions { beat: BEAT, silence: 20 * BEAT, late: LATE });
     }
     if role.ends_with("device") {
-        options.vigilance = Some(Vigilance { beat: BEAT, late: LATE, ..Vigilance::default() });
+        options.heartbeat = Some(HeartbeatOptions { beat: BEAT, late: LATE, ..HeartbeatOptions::default() });
     }
     let world = World::join(&options)?;
     eprintln!("joined");
@@ -199,7 +199,7 @@ fn quits(world: &World, rank: usize) -> Result<()> {
             }
             std::process::exit(1);
         });
-        world.health().give_up("lost its data");
+        world.health().fail_self("lost its data");
         std::process::exit(1)
     })
 }

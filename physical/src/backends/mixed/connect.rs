@@ -11,9 +11,9 @@
 use super::endpoint::{MixedEndpoint, MixedParking};
 use super::link::MixedLink;
 use crate::backends::shm::{HostSegments, ParkMode, ShmFabric, ShmLink, ShmPrepared};
-use crate::backends::stream::endpoint::Identity;
+use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::backends::tcp::{TcpBackend, TcpFabric, TcpParking, TcpPrepared};
-use crate::bootstrap::handshake::message::{Incoming, Outgoing};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter};
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::transport::{
@@ -44,7 +44,7 @@ impl Backend for MixedBackend {
 
 /// Splits an announcement into that of shared memory and that of TCP.
 fn parts(mut announcement: &[u8]) -> io::Result<[Arc<[u8]>; 2]> {
-    let mut message = Incoming::receive(&mut announcement)?;
+    let mut message = MessageReader::receive(&mut announcement)?;
     let shm = message.blob(ANNOUNCEMENT_BYTES)?.into();
     let tcp = message.blob(ANNOUNCEMENT_BYTES)?.into();
     Ok([shm, tcp])
@@ -58,7 +58,7 @@ struct MixedPrepared {
 
 impl Prepared for MixedPrepared {
     fn announcement(&self) -> Vec<u8> {
-        Outgoing::default().blob(&self.shm.announcement()).blob(&self.tcp.announcement()).whole()
+        MessageWriter::default().blob(&self.shm.announcement()).blob(&self.tcp.announcement()).whole()
     }
 
     fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
@@ -130,7 +130,7 @@ impl Fabric for MixedFabric {
         let links =
             links.map(|(memory, sockets)| memory.map_or(MixedLink::Sockets(sockets), MixedLink::Memory));
         let identity =
-            Identity::new(&self.member, ranks, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
+            EndpointIdentity::new(&self.member, ranks, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
         Ok(Rc::new(MixedEndpoint::new(identity, links.collect(), parking)))
     }
 

@@ -1,7 +1,7 @@
 //! The link between this rank and another: rings in shared memory, or sockets.
 
 use crate::backends::shm::ShmLink;
-use crate::backends::stream::{Link, Read};
+use crate::backends::stream::{Link, ReadOutcome};
 use crate::backends::tcp::TcpLink;
 use crate::transport::TransportKind;
 use std::io::{self, IoSlice};
@@ -36,7 +36,7 @@ impl Link for MixedLink {
         }
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome> {
         match self {
             MixedLink::Memory(link) => link.read(into),
             MixedLink::Sockets(link) => link.read(into),

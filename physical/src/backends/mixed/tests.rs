@@ -5,7 +5,7 @@ use crate::memory::dtype::DType;
 use crate::testing::{spawn_as, spawn_hosts};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source};
+use crate::transport::{Label, ReceiveMode, Source};
 use crate::world::JoinOptions;
 use crate::{Buffer, Error, Transport, TransportKind, World};
 use std::task::{Context, Waker};
@@ -43,7 +43,7 @@ fn greet_all(world: &World, endpoint: &dyn Transport) -> Vec<usize> {
             to.push(peer);
         }
         let view = theirs.write(0..1).unwrap();
-        tickets.push(endpoint.post_recv(Source::Rank(peer), label, view, Land::Copy));
+        tickets.push(endpoint.post_recv(Source::Rank(peer), label, view, ReceiveMode::Copy));
         buffers.push(theirs);
     }
     let mut context = Context::from_waker(Waker::noop());

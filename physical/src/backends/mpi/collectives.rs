@@ -9,7 +9,7 @@
 //! operation of that number ends the collective on both sides.
 
 use super::endpoint::{MpiEndpoint, MpiState};
-use super::link::Comm;
+use super::link::MpiComm;
 use super::run::CollectiveRun;
 use crate::error::Result;
 use crate::memory::dtype::DType;
@@ -18,7 +18,7 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::matching::Posted;
 use crate::transport::native::Check;
-use crate::transport::{Got, Label, Land, Source, Ticket, native};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket, native};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Poll;
@@ -52,7 +52,7 @@ pub(super) fn contradict(mine: &Label, theirs: &Label) -> bool {
 /// MPI's collectives on one channel.
 pub(super) struct MpiCollectives {
     /// Communicators by lane; operations of further lanes are carried by messages.
-    lanes: Vec<Comm>,
+    lanes: Vec<MpiComm>,
     check: Check,
     agreed: HashMap<usize, HashSet<Fingerprint>>,
     running: Vec<PendingCollective>,
@@ -87,7 +87,7 @@ enum CollectivePhase {
 
 impl MpiCollectives {
     /// Creates the collectives of a channel.
-    pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
+    pub(super) fn new(ranks: usize, lanes: Vec<MpiComm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
         let agreed = HashMap::new();
         let present = HashMap::new();
@@ -210,7 +210,7 @@ impl MpiEndpoint {
         let nothing = Buffer::zeroed(DType::U8, 0)?.write(0..0)?;
         let message = state.tickets.open();
         self.write_header(state, to, label);
-        let landing = Landing::new(nothing, Land::Copy);
+        let landing = Landing::new(nothing, ReceiveMode::Copy);
         self.await_message(state, Posted { ticket: message, source: Source::Rank(from), label, landing });
         Ok(CollectivePhase::Agreeing { round, from, message, work: Some(work) })
     }
@@ -303,7 +303,7 @@ impl MpiEndpoint {
         }
         let CollectivePhase::Running(run) = &mut native.phase else { return Ok(true) };
         let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };
-        if !native.announced && native.since.elapsed() > self.health.vigilance().beat {
+        if !native.announced && native.since.elapsed() > self.health.heartbeat().beat {
             native.announced = true;
             self.announce_presence(state, &native.label)?;
         }
@@ -317,7 +317,7 @@ impl MpiEndpoint {
         // Its views are released before anyone can see that it is complete.
         run.abandon();
         *moved = true;
-        state.tickets.finish(ticket, Ok(Got { peer: self.rank, bytes }));
+        state.tickets.finish(ticket, Ok(Received { peer: self.rank, bytes }));
         Ok(false)
     }
 

@@ -6,10 +6,10 @@
 //! ```
 
 use super::collectives::MpiCollectives;
-use super::endpoint::{MpiEndpoint, Parts};
+use super::endpoint::{EndpointParts, MpiEndpoint};
 use super::library;
-use super::library::{Library, check};
-use super::link::{Comm, RequestSet};
+use super::library::{MpiStartup, check};
+use super::link::{MpiComm, RequestSet};
 use crate::bootstrap::meeting::announcement;
 use crate::bootstrap::meeting::announcement::Surroundings;
 use crate::bootstrap::sockets::reachable;
@@ -21,7 +21,7 @@ use crate::transport::native::Check;
 use crate::transport::{
     Backend, Fabric, Introduction, Membership, Prepared, Site, Traffic, Transport, TransportKind,
 };
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use crate::waiting::stopwatch::Stopwatch;
 use crate::world::JoinOptions;
 use mpi::ffi;
@@ -62,7 +62,7 @@ impl Backend for MpiBackend {
 
 /// Communicator of one world.
 struct MpiPrepared {
-    comm: Comm,
+    comm: MpiComm,
     check: Check,
 }
 
@@ -82,7 +82,7 @@ impl Prepared for MpiPrepared {
 fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result<Introduction> {
     /// Held while a world is joined: worlds that are joined at the same time in one process would mix.
     static ONE_BY_ONE: Mutex<()> = Mutex::new(());
-    let library = Library::get()?;
+    let library = MpiStartup::get()?;
     agrees_with_variables(library)?;
     let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     library::world_starting();
@@ -102,7 +102,7 @@ fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result
 }
 
 /// Refuses a rank for MPI that differs from that in the launcher's variables.
-fn agrees_with_variables(library: &Library) -> Result<()> {
+fn agrees_with_variables(library: &MpiStartup) -> Result<()> {
     let rank = library.rank;
     let size = library.size;
     match Placement::claimed()? {
@@ -141,7 +141,7 @@ fn wait<H>(
 }
 
 /// Creates a communicator that only this world uses.
-fn world_of_its_own(limit: Duration) -> Result<Comm> {
+fn world_of_its_own(limit: Duration) -> Result<MpiComm> {
     // SAFETY: a constant of the library.
     let world = unsafe { ffi::RSMPI_COMM_WORLD };
     // On the heap, since MPI may write it after this rank has given up.
@@ -153,7 +153,7 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
         })?;
     }
     wait(&mut requests, "join a world by MPI", limit, None)?;
-    let comm = Comm(**requests.held());
+    let comm = MpiComm(**requests.held());
     // SAFETY: no other code has this communicator. Communicators derived from it inherit that errors are returned.
     let code = unsafe { ffi::MPI_Comm_set_errhandler(comm.0, ffi::RSMPI_ERRORS_RETURN) };
     check("have MPI return its errors", code).map(|()| comm)
@@ -162,7 +162,7 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
 /// Opens rank 0's listener. Returns it with the announcement to the other ranks, which is made even if it could not be
 /// opened.
 fn announce(
-    library: &Library,
+    library: &MpiStartup,
     asked: Option<SocketAddr>,
     peers: &[IpAddr],
 ) -> (Result<Option<Listener>>, Vec<u8>) {
@@ -177,7 +177,7 @@ fn announce(
 }
 
 /// Broadcasts rank 0's `announced` to all ranks.
-fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
+fn broadcast(comm: MpiComm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
     announced.resize(ANNOUNCEMENT, 0);
     let mut requests = RequestSet::new(announced.into_boxed_slice());
     // SAFETY: the request set owns the bytes.
@@ -193,7 +193,7 @@ fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<
 }
 
 /// Gathers the addresses of all ranks' hosts on all ranks.
-fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
+fn gather_addresses(comm: MpiComm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
     let mine = reachable::to_bytes(&reachable::own());
     let all = vec![0; mine.len() * ranks];
     let mut requests = RequestSet::new((mine, all));
@@ -235,7 +235,7 @@ impl MpiFabric {
 
 impl Fabric for MpiFabric {
     fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
-        let library = Library::get()?;
+        let library = MpiStartup::get()?;
         if c_int::from(channel) > library.largest_tag {
             let what = format!("channel {channel} is above this MPI's largest tag, {}", library.largest_tag);
             return Err(Error::usage(what, "choose a smaller number"));
@@ -245,7 +245,7 @@ impl Fabric for MpiFabric {
         // MPI's collectives are for all ranks of the world.
         let lanes = if ranks.len() == self.member.size() { LANES } else { 0 };
         let lanes = (0..lanes).map(|_| comm.duplicate()).collect::<Result<_>>()?;
-        let parts = Parts {
+        let parts = EndpointParts {
             comm,
             ranks: ranks.into(),
             rank: self.member.rank,

@@ -1,10 +1,10 @@
 //! Eager messages: the small MPI messages that carry headers, small payloads and announcements of large ones.
 
-use super::link::{Comm, RequestSet};
+use super::link::{MpiComm, RequestSet};
 use crate::backends::stream::frame::Header;
 use crate::error::Result;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, HEADER_BYTES, Ticket};
+use crate::transport::{HEADER_BYTES, Received, Ticket};
 use std::ffi::c_int;
 
 /// Bytes of the longest eager message, which common MPIs send without a handshake with the receiver.
@@ -26,7 +26,7 @@ pub(super) enum EagerPayload {
 
 /// Eager message that has not left yet, and the send that it completes.
 pub(super) struct EagerSend {
-    pub(super) send: Option<(Ticket, Got)>,
+    pub(super) send: Option<(Ticket, Received)>,
     pub(super) requests: RequestSet<Box<[u8]>>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn parse(message: &[u8], largest_tag: c_int) -> Option<(Header, Eager
 
 /// Starts receiving the next eager message.
 pub(super) fn post_eager_receive(
-    comm: Comm,
+    comm: MpiComm,
     mut receive: RequestSet<Box<[u8]>>,
 ) -> Result<RequestSet<Box<[u8]>>> {
     // SAFETY: the request set owns the bytes, and no code reads them before the request is done.

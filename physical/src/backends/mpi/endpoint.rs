@@ -6,7 +6,7 @@ use super::eager::{
     EAGER_BYTES, EAGER_RECEIVES, EAGER_TAG, EagerPayload, EagerSend, INLINE, parse, post_eager_receive,
     progress_sends,
 };
-use super::link::{Comm, Remote, RequestSet};
+use super::link::{MpiComm, Remote, RequestSet};
 use super::payload::PayloadTransfer;
 use crate::backends::stream::frame::Header;
 use crate::control::health::Health;
@@ -17,7 +17,7 @@ use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::native;
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, Source, Tally, Ticket, Transport, TransportKind,
 };
 use crate::waiting::doorbell::{Doorbell, timespec};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,7 +37,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Operations of one endpoint.
 pub(super) struct MpiState {
-    pub(super) comm: Comm,
+    pub(super) comm: MpiComm,
     /// Ranks in the world, by their rank in the communicator.
     ranks: Box<[usize]>,
     pub(super) tickets: Tickets,
@@ -70,8 +70,8 @@ pub(super) struct MpiEndpoint {
 }
 
 /// Parts from which an endpoint is built.
-pub(super) struct Parts {
-    pub(super) comm: Comm,
+pub(super) struct EndpointParts {
+    pub(super) comm: MpiComm,
     /// Ranks of the communicator, in ascending order.
     pub(super) ranks: Box<[usize]>,
     pub(super) rank: usize,
@@ -86,8 +86,9 @@ pub(super) struct Parts {
 
 impl MpiEndpoint {
     /// Creates the endpoint and posts its receives of eager messages.
-    pub(super) fn new(parts: Parts) -> Result<Self> {
-        let Parts { comm, ranks, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
+    pub(super) fn new(parts: EndpointParts) -> Result<Self> {
+        let EndpointParts { comm, ranks, rank, size, largest_tag, crowded, collectives, health, tally } =
+            parts;
         let bell = Arc::new(Doorbell::new()?);
         let ringer: Arc<dyn Bell> = bell.clone();
         health.wake(Arc::downgrade(&ringer));
@@ -114,7 +115,7 @@ impl MpiEndpoint {
     }
 
     /// Sends an eager message, and tries to complete it immediately.
-    fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
+    fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Received)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
         let Remote { comm, place, .. } = state.remote(to);
         // SAFETY: the request set owns the bytes, and nobody writes them.
@@ -156,7 +157,7 @@ impl MpiEndpoint {
                 Some((header, message)) => self.arrive(state, from, header, message),
                 None => {
                     state.gone[from] = true;
-                    self.health.blame(from, "sent bytes that are not of the hexagram protocol");
+                    self.health.report_failure(from, "sent bytes that are not of the hexagram protocol");
                 }
             }
         }
@@ -289,7 +290,7 @@ fn deliver(
         EagerPayload::Inline(bytes) => {
             landing.push(&bytes);
             drop(landing);
-            state.tickets.finish(ticket, Ok(Got { peer: from, bytes: length }));
+            state.tickets.finish(ticket, Ok(Received { peer: from, bytes: length }));
         }
         EagerPayload::Announced(tag) => {
             state.start(PayloadTransfer::into((state.remote(from), tag), ticket, landing, length));
@@ -350,7 +351,7 @@ impl Transport for MpiEndpoint {
         if bytes <= INLINE {
             message.extend_from_slice(view.bytes());
             drop(view);
-            self.write(state, to, message, Some((ticket, Got { peer: to, bytes })));
+            self.write(state, to, message, Some((ticket, Received { peer: to, bytes })));
             return ticket;
         }
         let tag = state.next_tag;
@@ -361,7 +362,7 @@ impl Transport for MpiEndpoint {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -369,7 +370,7 @@ impl Transport for MpiEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

@@ -20,7 +20,7 @@ static WORLDS: AtomicUsize = AtomicUsize::new(0);
 static PEERS_UNCERTAIN: AtomicBool = AtomicBool::new(false);
 
 /// MPI's answers at start-up.
-pub(super) struct Library {
+pub(super) struct MpiStartup {
     pub(super) rank: usize,
     pub(super) size: usize,
     /// Rank and number of ranks among those that can share memory.
@@ -34,17 +34,17 @@ pub(super) struct Library {
 }
 
 // SAFETY: the pointer is a constant that is never dereferenced.
-unsafe impl Send for Library {}
+unsafe impl Send for MpiStartup {}
 // SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Library {}
+unsafe impl Sync for MpiStartup {}
 
-impl Library {
+impl MpiStartup {
     /// Returns MPI for the calling thread, and starts it if necessary.
     ///
     /// # Errors
     /// [`Error::Setup`] if MPI does not start, was finalized, or allows calls only from a different thread.
     pub(super) fn get() -> Result<&'static Self> {
-        static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
+        static LIBRARY: OnceLock<Result<MpiStartup>> = OnceLock::new();
         let library = LIBRARY.get_or_init(Self::start).as_ref().map_err(Error::clone)?;
         let own = library.thread.is_none_or(|thread| thread == std::thread::current().id());
         let what = "this MPI allows only the thread that started it to communicate";
@@ -52,13 +52,13 @@ impl Library {
         if own { Ok(library) } else { Err(Error::setup(what, remedy)) }
     }
 
-    /// Starts MPI and queries the values of [`Library`].
+    /// Starts MPI and queries the values of [`MpiStartup`].
     fn start() -> Result<Self> {
         let provided = initialize()?;
         // SAFETY: constants of the library.
         let (multiple, world) = unsafe { (ffi::RSMPI_THREAD_MULTIPLE, ffi::RSMPI_COMM_WORLD) };
         let (rank, size) = place(world)?;
-        Ok(Library {
+        Ok(MpiStartup {
             rank,
             size,
             local: place(on_this_host(world)?)?,

@@ -10,24 +10,24 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 /// Communicator. It lives until the process ends: freeing one is collective, and a rank that closes its endpoint alone
 /// must not wait.
 #[derive(Clone, Copy)]
-pub(super) struct Comm(pub(super) ffi::MPI_Comm);
+pub(super) struct MpiComm(pub(super) ffi::MPI_Comm);
 
 // SAFETY: a handle; MPI is called from several threads only if it allows that.
-unsafe impl Send for Comm {}
+unsafe impl Send for MpiComm {}
 // SAFETY: as above.
-unsafe impl Sync for Comm {}
+unsafe impl Sync for MpiComm {}
 
 /// A rank of the world, and its number in a communicator of some ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Remote {
-    pub(super) comm: Comm,
+    pub(super) comm: MpiComm,
     pub(super) rank: usize,
     pub(super) place: usize,
 }
 
 /// Result of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Done {
+pub(super) struct CompletedRequest {
     pub(super) source: usize,
     pub(super) bytes: usize,
 }
@@ -73,7 +73,7 @@ impl<H> RequestSet<H> {
     }
 
     /// Returns the result of the oldest request if it is complete.
-    pub(super) fn test(&mut self) -> Result<Option<Done>> {
+    pub(super) fn test(&mut self) -> Result<Option<CompletedRequest>> {
         let Some(request) = self.requests.front_mut() else { return Ok(None) };
         let mut flag = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
@@ -92,7 +92,7 @@ impl<H> RequestSet<H> {
             status.assume_init()
         };
         let unsigned = |value: c_int| usize::try_from(value).unwrap_or(0);
-        Ok(Some(Done { source: unsigned(status.MPI_SOURCE), bytes: unsigned(bytes) }))
+        Ok(Some(CompletedRequest { source: unsigned(status.MPI_SOURCE), bytes: unsigned(bytes) }))
     }
 
     /// Removes the requests that are complete. Returns true if none is left.
@@ -126,7 +126,7 @@ fn count(bytes: usize) -> c_int {
     bytes as c_int
 }
 
-impl Comm {
+impl MpiComm {
     /// Starts sending the bytes that `of` returns from the owner.
     ///
     /// # Safety
@@ -183,16 +183,16 @@ impl Comm {
     }
 
     /// Creates another communicator of the same ranks. A collective call.
-    pub(super) fn duplicate(self) -> Result<Comm> {
+    pub(super) fn duplicate(self) -> Result<MpiComm> {
         let mut copy = self.0;
         // SAFETY: a valid communicator.
         check("duplicate an MPI communicator", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy) })?;
-        Ok(Comm(copy))
+        Ok(MpiComm(copy))
     }
 
     /// Creates a communicator of some of the ranks, all of which call this now. Several threads may do so at the same
     /// time; `tag` distinguishes them.
-    pub(super) fn among(self, ranks: &[usize], tag: c_int) -> Result<Comm> {
+    pub(super) fn among(self, ranks: &[usize], tag: c_int) -> Result<MpiComm> {
         let mut copy = self.0;
         let ranks: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
         // SAFETY: a valid communicator, its own group, and a group of ranks of that.
@@ -206,6 +206,6 @@ impl Comm {
             ffi::MPI_Group_free(&raw mut all);
             code
         };
-        check("create an MPI communicator", code).map(|()| Comm(copy))
+        check("create an MPI communicator", code).map(|()| MpiComm(copy))
     }
 }

@@ -7,7 +7,7 @@ use super::link::{Remote, RequestSet};
 use crate::error::Result;
 use crate::memory::ReadView;
 use crate::memory::landing::Landing;
-use crate::transport::{Got, Ticket};
+use crate::transport::{Received, Ticket};
 use std::ffi::c_int;
 use std::ptr;
 
@@ -49,13 +49,13 @@ impl Pieces {
 }
 
 /// Memory that pieces pass through, if they do.
-struct Staging(Vec<Box<[u8]>>);
+struct PieceBuffers(Vec<Box<[u8]>>);
 
-impl Staging {
+impl PieceBuffers {
     /// Allocates memory for the pieces in flight if it is needed.
     fn new(needed: bool, length: usize) -> Self {
         let pieces = if needed { length.div_ceil(PIECE).min(WINDOW) } else { 0 };
-        Staging((0..pieces).map(|_| vec![0; PIECE.min(length)].into()).collect())
+        PieceBuffers((0..pieces).map(|_| vec![0; PIECE.min(length)].into()).collect())
     }
 
     /// Returns true if pieces pass through this memory.
@@ -81,7 +81,7 @@ struct TransferMemory {
     end: Option<TransferEnd>,
     /// First byte of the view, if MPI uses it directly.
     direct: *mut u8,
-    staging: Staging,
+    staging: PieceBuffers,
 }
 
 /// Payload in flight.
@@ -124,14 +124,14 @@ impl PayloadTransfer {
 
     /// Creates a transfer from its parts.
     fn new(pieces: Pieces, ticket: Ticket, end: TransferEnd, direct: *mut u8, staged: bool) -> Self {
-        let staging = Staging::new(staged, pieces.length);
+        let staging = PieceBuffers::new(staged, pieces.length);
         let requests = RequestSet::new(TransferMemory { end: Some(end), direct, staging });
         PayloadTransfer { ticket: Some(ticket), pieces, requests }
     }
 
     /// Returns the result of the complete transfer.
-    pub(super) fn got(&self) -> Got {
-        Got { peer: self.pieces.peer.rank, bytes: self.pieces.length }
+    pub(super) fn got(&self) -> Received {
+        Received { peer: self.pieces.peer.rank, bytes: self.pieces.length }
     }
 
     /// Returns true if all bytes have moved.

@@ -4,8 +4,8 @@
 //! the staging, and keep counts far below the largest `int`.
 
 use super::collectives::CollectiveViews;
-use super::library::Library;
-use super::link::{Comm, RequestSet};
+use super::library::MpiStartup;
+use super::link::{MpiComm, RequestSet};
 use super::operators::{Operator, operator};
 use crate::device;
 use crate::error::Result;
@@ -22,7 +22,7 @@ const PIECE: usize = 8 << 20;
 /// Operation, its operator and its division into pieces.
 #[derive(Clone, Copy)]
 struct RunPlan {
-    comm: Comm,
+    comm: MpiComm,
     ranks: usize,
     what: Fingerprint,
     operator: Operator,
@@ -57,7 +57,12 @@ pub(super) struct CollectiveRun {
 
 impl CollectiveRun {
     /// Plans the operation. MPI gets the first piece with [`CollectiveRun::progress`].
-    pub(super) fn new(comm: Comm, ranks: usize, what: Fingerprint, views: CollectiveViews) -> Result<Self> {
+    pub(super) fn new(
+        comm: MpiComm,
+        ranks: usize,
+        what: Fingerprint,
+        views: CollectiveViews,
+    ) -> Result<Self> {
         let (input, output) = &views;
         let size = what.dtype.size();
         let blocks = matches!(what.operation, OperationKind::AllGather | OperationKind::ReduceScatter);
@@ -231,7 +236,7 @@ impl RunPlan {
         unsafe {
             match self.what.operation {
                 OperationKind::AllReduce => {
-                    let in_place = Library::get().ok().and_then(|library| library.in_place);
+                    let in_place = MpiStartup::get().ok().and_then(|library| library.in_place);
                     let from = in_place.unwrap_or(from);
                     ffi::MPI_Iallreduce(from, to, count, dtype, op, comm, request)
                 }

@@ -21,10 +21,10 @@ use super::segment::descriptors::{FILES, ShmConnection, receive_whole, send};
 use super::segment::region::Regions;
 use super::segment::registration::RegistrationSockets;
 use super::segment::{Proof, Segment};
-use crate::backends::stream::endpoint::{Identity, StreamEndpoint};
+use crate::backends::stream::endpoint::{EndpointIdentity, StreamEndpoint};
 use crate::bootstrap::sockets::data_listener::DataListener;
+use crate::bootstrap::sockets::dial::{Dial, DialRequest, STEP_TIMEOUT};
 use crate::bootstrap::sockets::local;
-use crate::bootstrap::sockets::opening::{Call, Opening, STEP_TIMEOUT};
 use crate::bootstrap::{Accept, abstract_address, random, same_user};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
@@ -240,7 +240,7 @@ impl ShmFabric {
     ) -> Result<(Option<SegmentFiles>, UnixStream)> {
         let Membership { rank, peers, health, limit, .. } = &*self.member;
         let failed = |cause| self.failed(peer, cause);
-        let call = Call { channel, socket: 0, rank: peer.max(*rank) };
+        let call = DialRequest { channel, socket: 0, rank: peer.max(*rank) };
         if peer > *rank {
             let caller = self.listener.await_call(call, *limit, health)?;
             send(&caller.stream, &[0], mine).map_err(failed)?;
@@ -338,8 +338,8 @@ impl ShmFabric {
     }
 
     /// Returns the limits of a wait for `peer`.
-    fn opening(&self, peer: usize, channel: u16) -> Opening<'_> {
-        Opening { peer, channel, limit: self.member.limit, health: &self.member.health }
+    fn opening(&self, peer: usize, channel: u16) -> Dial<'_> {
+        Dial { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
 
     /// Creates the endpoint among `ranks`, which all share memory. Fails if one does not.
@@ -362,7 +362,7 @@ impl ShmFabric {
             ));
         }
         let bell = Arc::clone(&own) as Arc<dyn Bell>;
-        let identity = Identity::new(&self.member, ranks, TransportKind::Shm, bell);
+        let identity = EndpointIdentity::new(&self.member, ranks, TransportKind::Shm, bell);
         // No pair of these ranks is missing. This rank's own segment stands for ranks that are not among them.
         let mut segments = vec![Arc::clone(&own); self.member.size()];
         for (rank, segment) in &gathered.shared {
@@ -407,7 +407,7 @@ impl Fabric for ShmFabric {
             same_user(&stream)?;
             Ok(stream)
         };
-        let opening = Opening { peer, channel: 0, limit: *limit, health };
+        let opening = Dial { peer, channel: 0, limit: *limit, health };
         match opening.probe(&peers.key, *rank, connect) {
             Ok(()) => ProbeResult::Shared,
             Err(error) if reached => ProbeResult::SameKernel(error.to_string()),

@@ -14,14 +14,15 @@ use crate::backends::stream::Parking;
 use crate::backends::stream::endpoint::StreamEndpoint;
 use crate::control::health::Health;
 use crate::device::Queue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::native::AtOnce;
 use crate::transport::pages::PAGE;
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, Label, Land, SharedMemory, SharedPages, Source, Ticket, Transport, TransportKind, native,
+    Bell, Label, ReceiveMode, Received, SharedMemory, SharedPages, Source, Ticket, Transport, TransportKind,
+    native,
 };
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -182,7 +183,7 @@ impl SharedMemory for ShmEndpoint {
     fn share_pages(&self, limit: Duration) -> Result<SharedPages> {
         let (mine, file) = Region::create(PAGE)?;
         let theirs = self.sockets.exchange_regions(PAGES, PAGE, Some(&file), limit);
-        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let theirs = theirs.map_err(|error| self.health().explain(error, ErrorContext::Registering))?;
         let theirs = theirs.ok_or_else(|| {
             Error::setup(
                 "another rank registers no memory here",
@@ -217,11 +218,11 @@ impl Transport for ShmEndpoint {
         self.stream.post_send(to, label, view)
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         self.stream.post_recv(from, label, view, land)
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         match unmark_native(ticket) {
             Some(ticket) => self.with_tickets(|tickets| tickets.poll(ticket)),
             None => self.stream.poll(ticket, context),
@@ -277,7 +278,7 @@ impl Transport for ShmEndpoint {
         let index = native.context.regions.next_index();
         let file = region.as_ref().map(|(_, file)| file);
         let theirs = self.sockets.exchange_regions(index, bytes, file, limit);
-        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let theirs = theirs.map_err(|error| self.health().explain(error, ErrorContext::Registering))?;
         let Some(((mine, _), theirs)) = region.zip(theirs) else {
             return Buffer::zeroed_on(queue, dtype, len);
         };

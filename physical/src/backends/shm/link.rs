@@ -1,7 +1,7 @@
 //! The link between two processes of one host: a ring in the segment of each, into which the other writes.
 
 use super::segment::Segment;
-use crate::backends::stream::{Link, Read};
+use crate::backends::stream::{Link, ReadOutcome};
 use crate::control::health::Health;
 use crate::transport::TransportKind;
 use std::io::{self, IoSlice};
@@ -36,17 +36,17 @@ impl Link for ShmLink {
         Ok(written)
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome> {
         // Checked first: everything that a peer wrote before it left is in the ring by now.
         let left = self.health.has_left(self.peer);
         let ring = self.own.ring_of(self.theirs.place());
         let read = ring.read(into)?;
         if read == 0 {
-            return Ok(if left { Read::End } else { Read::Nothing });
+            return Ok(if left { ReadOutcome::End } else { ReadOutcome::Nothing });
         }
         if ring.take_blocked() {
             self.theirs.unpark();
         }
-        Ok(Read::Bytes(read))
+        Ok(ReadOutcome::Bytes(read))
     }
 }

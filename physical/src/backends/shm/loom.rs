@@ -7,7 +7,7 @@
 use super::atomic::{SharedAtomic, shared_atomic};
 use super::control_block::{ControlBlock, ControlMemory, Counter, LABEL, SLOT};
 use super::park::{ParkMode, Parker};
-use super::ring::{Ring, RingMemory};
+use super::ring::{ByteRing, RingMemory};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -17,16 +17,16 @@ use std::io::IoSlice;
 shared_atomic!(AtomicU64, u64, fence);
 
 /// Bytes that report concurrent accesses.
-struct Bytes(Vec<UnsafeCell<u8>>);
+struct LoomBytes(Vec<UnsafeCell<u8>>);
 
 // SAFETY: loom itself reports unordered accesses of two threads to one cell, which is the subject of the test.
-unsafe impl Sync for Bytes {}
+unsafe impl Sync for LoomBytes {}
 // SAFETY: as above.
-unsafe impl Send for Bytes {}
+unsafe impl Send for LoomBytes {}
 
-impl Bytes {
+impl LoomBytes {
     fn new(len: usize) -> Self {
-        Bytes((0..len).map(|_| UnsafeCell::new(0)).collect())
+        LoomBytes((0..len).map(|_| UnsafeCell::new(0)).collect())
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
@@ -46,18 +46,22 @@ impl Bytes {
 
 const CAPACITY: usize = 2;
 
-struct Model {
+struct LoomMemory {
     counts: [AtomicU64; 5],
-    bytes: Bytes,
+    bytes: LoomBytes,
     /// Replaces the futex of the kernel: a thread sleeps only if the bell has not changed since it was read, in one
     /// step.
     kernel: (Mutex<()>, Condvar),
 }
 
-impl Model {
+impl LoomMemory {
     fn new(bytes: usize) -> Arc<Self> {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        Arc::new(Model { counts, bytes: Bytes::new(bytes), kernel: (Mutex::new(()), Condvar::new()) })
+        Arc::new(LoomMemory {
+            counts,
+            bytes: LoomBytes::new(bytes),
+            kernel: (Mutex::new(()), Condvar::new()),
+        })
     }
 
     fn parker(&self) -> Parker<'_, AtomicU64> {
@@ -92,7 +96,7 @@ impl Model {
     }
 }
 
-impl RingMemory for Arc<Model> {
+impl RingMemory for Arc<LoomMemory> {
     type Atomic = AtomicU64;
 
     fn head(&self) -> &AtomicU64 {
@@ -123,19 +127,19 @@ impl RingMemory for Arc<Model> {
 #[test]
 fn bytes_come_out_of_a_ring_as_they_went_in() {
     loom::model(|| {
-        let model = Model::new(CAPACITY);
+        let model = LoomMemory::new(CAPACITY);
         let theirs = Arc::clone(&model);
         let writer = thread::spawn(move || {
             let mut sent = 0;
             while sent < 3 {
-                sent += Ring(Arc::clone(&theirs)).write(&[IoSlice::new(&[1, 2, 3][sent..])]).unwrap();
+                sent += ByteRing(Arc::clone(&theirs)).write(&[IoSlice::new(&[1, 2, 3][sent..])]).unwrap();
                 thread::yield_now();
             }
         });
         let mut got = Vec::new();
         while got.len() < 3 {
             let mut piece = [0; 2];
-            let read = Ring(Arc::clone(&model)).read(&mut piece).unwrap();
+            let read = ByteRing(Arc::clone(&model)).read(&mut piece).unwrap();
             got.extend_from_slice(&piece[..read]);
             thread::yield_now();
         }
@@ -147,14 +151,14 @@ fn bytes_come_out_of_a_ring_as_they_went_in() {
 #[test]
 fn a_parked_reader_is_woken_by_bytes() {
     loom::model(|| {
-        let model = Model::new(CAPACITY);
+        let model = LoomMemory::new(CAPACITY);
         let theirs = Arc::clone(&model);
         let writer = thread::spawn(move || {
-            Ring(Arc::clone(&theirs)).write(&[IoSlice::new(&[7])]).unwrap();
+            ByteRing(Arc::clone(&theirs)).write(&[IoSlice::new(&[7])]).unwrap();
             theirs.unpark();
         });
         let mut byte = [0];
-        model.sleep_until(|| Ring(Arc::clone(&model)).read(&mut byte).unwrap() == 1);
+        model.sleep_until(|| ByteRing(Arc::clone(&model)).read(&mut byte).unwrap() == 1);
         assert_eq!(byte, [7]);
         writer.join().unwrap();
     });
@@ -163,17 +167,17 @@ fn a_parked_reader_is_woken_by_bytes() {
 #[test]
 fn a_writer_parked_on_a_full_ring_is_woken_by_freed_bytes() {
     loom::model(|| {
-        let model = Model::new(CAPACITY);
-        Ring(Arc::clone(&model)).write(&[IoSlice::new(&[1, 2])]).unwrap();
+        let model = LoomMemory::new(CAPACITY);
+        ByteRing(Arc::clone(&model)).write(&[IoSlice::new(&[1, 2])]).unwrap();
         let theirs = Arc::clone(&model);
         let reader = thread::spawn(move || {
             let mut piece = [0; 2];
-            assert_eq!(Ring(Arc::clone(&theirs)).read(&mut piece).unwrap(), 2);
-            if Ring(Arc::clone(&theirs)).take_blocked() {
+            assert_eq!(ByteRing(Arc::clone(&theirs)).read(&mut piece).unwrap(), 2);
+            if ByteRing(Arc::clone(&theirs)).take_blocked() {
                 theirs.unpark();
             }
         });
-        model.sleep_until(|| Ring(Arc::clone(&model)).write(&[IoSlice::new(&[3])]).unwrap() == 1);
+        model.sleep_until(|| ByteRing(Arc::clone(&model)).write(&[IoSlice::new(&[3])]).unwrap() == 1);
         reader.join().unwrap();
     });
 }
@@ -186,17 +190,17 @@ trait Payload: Send + Sync + 'static {
 }
 
 /// No thread may write these bytes while another one reads them.
-impl Payload for Bytes {
+impl Payload for LoomBytes {
     fn new(len: usize) -> Self {
-        Bytes::new(len)
+        LoomBytes::new(len)
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        Bytes::store(self, offset, bytes);
+        LoomBytes::store(self, offset, bytes);
     }
 
     fn load(&self, offset: usize, into: &mut [u8]) {
-        Bytes::load(self, offset, into);
+        LoomBytes::load(self, offset, into);
     }
 }
 
@@ -281,8 +285,8 @@ fn payload<B: Payload>(control_block: &ControlBlock<'_, Sheet<B>>, round: u64) -
 #[test]
 fn nobody_writes_a_slot_that_somebody_reads() {
     loom::model(|| {
-        let sheets = Sheet::<Bytes>::all::<2>();
-        let rank = |rank: usize, sheets: Arc<[Sheet<Bytes>; 2]>| {
+        let sheets = Sheet::<LoomBytes>::all::<2>();
+        let rank = |rank: usize, sheets: Arc<[Sheet<LoomBytes>; 2]>| {
             // Three rounds, so that the first slot is used again.
             for round in 1..=3 {
                 ControlBlock::new(&sheets[rank]).post(

@@ -26,9 +26,9 @@ pub(super) trait RingMemory {
 }
 
 /// Ring over some memory, for its writer and its reader.
-pub(super) struct Ring<P>(pub(super) P);
+pub(super) struct ByteRing<P>(pub(super) P);
 
-impl<P: RingMemory> Ring<P> {
+impl<P: RingMemory> ByteRing<P> {
     /// Returns the number of bytes between head and tail. Fails if the counters cannot be right.
     fn used(&self, head: u64, tail: u64) -> io::Result<usize> {
         match usize::try_from(tail.wrapping_sub(head)) {

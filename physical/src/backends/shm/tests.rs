@@ -176,7 +176,7 @@ fn registered(native: &mut ShmCollectives, len: usize) -> Buffer {
     unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) }
 }
 
-fn poll(native: &mut ShmCollectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Got>> {
+fn poll(native: &mut ShmCollectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Received>> {
     native.progress();
     native.tickets().poll(ticket)
 }

@@ -1,9 +1,9 @@
 //! Endpoint of one rank over byte streams: writes frames, reads frames, and matches them with receives.
 
 use super::frame::Header;
-use super::inbox::{Event, Inbox, ReadTarget, Sink};
-use super::outbox::{Outbox, Sent};
-use super::{Link, Parking, Read};
+use super::inbox::{FrameEvent, FrameParser, PayloadSink, ReadTarget};
+use super::outbox::{FrameQueue, SendProgress};
+use super::{Link, Parking, ReadOutcome};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
@@ -11,7 +11,7 @@ use crate::transport::fingerprint::Fingerprint;
 use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Membership, Source, Tally, Ticket, Traffic, Transport,
+    Bell, HEADER_BYTES, Label, Membership, ReceiveMode, Received, Source, Tally, Ticket, Traffic, Transport,
     TransportKind,
 };
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ const STAGING: usize = 128 * 1024;
 const TURNS: usize = 16;
 
 /// Rank of an endpoint, and its common state with the rest of its world.
-pub(crate) struct Identity {
+pub(crate) struct EndpointIdentity {
     pub(crate) kind: TransportKind,
     pub(crate) rank: usize,
     /// Ranks with which it is connected.
@@ -38,7 +38,7 @@ pub(crate) struct Identity {
     pub(crate) crowded: bool,
 }
 
-impl Identity {
+impl EndpointIdentity {
     /// Creates the identity of a member whose sleep `bell` ends, on an endpoint among `ranks`.
     pub(crate) fn new(
         member: &Membership,
@@ -46,7 +46,7 @@ impl Identity {
         kind: TransportKind,
         bell: Arc<dyn Bell>,
     ) -> Self {
-        Identity {
+        EndpointIdentity {
             kind,
             rank: member.rank,
             peers: ranks.iter().copied().filter(|peer| *peer != member.rank).collect(),
@@ -60,7 +60,7 @@ impl Identity {
 
 /// Endpoint over byte streams.
 pub(crate) struct StreamEndpoint<L, P> {
-    identity: Identity,
+    identity: EndpointIdentity,
     /// Counts of messages to each rank, by rank; ranks that are reached alike share one.
     tallies: Vec<Arc<Tally>>,
     state: RefCell<StreamState<L, P>>,
@@ -69,8 +69,8 @@ pub(crate) struct StreamEndpoint<L, P> {
 /// Streams to and from one peer.
 struct PeerStream<L> {
     link: L,
-    outbox: Outbox,
-    inbox: Inbox,
+    outbox: FrameQueue,
+    inbox: FrameParser,
     /// Set once nothing more can be written; earlier data of the peer may still be read.
     broken: bool,
     /// Reason why nothing more can be read, once that is so.
@@ -80,7 +80,13 @@ struct PeerStream<L> {
 impl<L> PeerStream<L> {
     /// Creates the streams over a link that nothing has gone over.
     fn new(link: L) -> Self {
-        PeerStream { link, outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None }
+        PeerStream {
+            link,
+            outbox: FrameQueue::default(),
+            inbox: FrameParser::new(),
+            broken: false,
+            ended: None,
+        }
     }
 }
 
@@ -113,7 +119,7 @@ fn tallies<L: Link>(links: &[L], traffic: &Traffic) -> Vec<Arc<Tally>> {
 impl<L: Link, P: Parking> StreamEndpoint<L, P> {
     /// Creates an endpoint over `links`, by rank, which waits for them in `parking`. The links to this rank itself, and
     /// to those that are no peers, are never used.
-    pub(crate) fn new(identity: Identity, links: Vec<L>, parking: P) -> Self {
+    pub(crate) fn new(identity: EndpointIdentity, links: Vec<L>, parking: P) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
         let tallies = tallies(&links, &identity.traffic);
         let state = StreamState {
@@ -164,56 +170,58 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         let bytes = view.bytes();
         let sink = self.choose(state, rank, Header { length: bytes.len() as u64, label });
         let sink = match sink {
-            Sink::Landing(mut posted) => {
+            PayloadSink::Landing(mut posted) => {
                 posted.landing.push(bytes);
-                Sink::Landing(posted)
+                PayloadSink::Landing(posted)
             }
-            Sink::Early(_) => Sink::Early(bytes.to_vec()),
-            Sink::Discard => Sink::Discard,
+            PayloadSink::Early(_) => PayloadSink::Early(bytes.to_vec()),
+            PayloadSink::Discard => PayloadSink::Discard,
         };
         self.close(state, rank, label, sink);
-        state.tickets.finish(ticket, Ok(Got { peer: rank, bytes: bytes.len() }));
+        state.tickets.finish(ticket, Ok(Received { peer: rank, bytes: bytes.len() }));
     }
 
     /// Chooses the destination of a payload.
-    fn choose(&self, state: &mut StreamState<L, P>, from: usize, header: Header) -> Sink {
+    fn choose(&self, state: &mut StreamState<L, P>, from: usize, header: Header) -> PayloadSink {
         match state.matcher.find_posted(from, &header.label) {
-            Match::Found(posted) if posted.landing.fits(header.length) => Sink::Landing(Box::new(posted)),
+            Match::Found(posted) if posted.landing.fits(header.length) => {
+                PayloadSink::Landing(Box::new(posted))
+            }
             Match::Found(posted) => {
                 let peer = self.identity.health.peers()[from].clone();
                 let error = posted.label.wrong_size(header.length, posted.landing.capacity(), peer);
                 state.tickets.finish(posted.ticket, Err(error));
-                Sink::Discard
+                PayloadSink::Discard
             }
             Match::Conflict(posted, theirs) => {
                 let peer = self.identity.health.peers()[from].clone();
                 state.tickets.finish(posted.ticket, Err(posted.label.mismatch(theirs, peer)));
-                Sink::Discard
+                PayloadSink::Discard
             }
-            Match::Nothing => Sink::Early(Vec::new()),
+            Match::Nothing => PayloadSink::Early(Vec::new()),
         }
     }
 
     /// Hands over a complete payload.
-    fn close(&self, state: &mut StreamState<L, P>, from: usize, label: Label, sink: Sink) {
+    fn close(&self, state: &mut StreamState<L, P>, from: usize, label: Label, sink: PayloadSink) {
         match sink {
-            Sink::Landing(posted) => {
+            PayloadSink::Landing(posted) => {
                 let bytes = posted.landing.landed();
-                state.tickets.finish(posted.ticket, Ok(Got { peer: from, bytes }));
+                state.tickets.finish(posted.ticket, Ok(Received { peer: from, bytes }));
             }
-            Sink::Early(message) => {
+            PayloadSink::Early(message) => {
                 // Its receive may have been posted while the payload was arriving.
                 let header = Header { length: message.len() as u64, label };
                 match self.choose(state, from, header) {
-                    Sink::Landing(mut posted) => {
+                    PayloadSink::Landing(mut posted) => {
                         posted.landing.push(&message);
-                        self.close(state, from, label, Sink::Landing(posted));
+                        self.close(state, from, label, PayloadSink::Landing(posted));
                     }
-                    Sink::Early(_) => state.matcher.keep_early(Early { from, label, message }),
-                    Sink::Discard => {}
+                    PayloadSink::Early(_) => state.matcher.keep_early(Early { from, label, message }),
+                    PayloadSink::Discard => {}
                 }
             }
-            Sink::Discard => {}
+            PayloadSink::Discard => {}
         }
     }
 
@@ -225,8 +233,8 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
             return false;
         }
         let result = outbox.flush(link, |sent| match sent {
-            Sent::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
-            Sent::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
+            SendProgress::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
+            SendProgress::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Received { peer, bytes })),
         });
         // A failed write only makes the rank suspect; the verdict, or a grace period, decides.
         result.unwrap_or_else(|_| {
@@ -241,7 +249,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         for _ in 0..TURNS {
             let landing = state.streams[peer].inbox.ticket();
             let ended = match self.read(state, peer) {
-                Ok(Read::Bytes(_)) => {
+                Ok(ReadOutcome::Bytes(_)) => {
                     moved = true;
                     // The task that waits for this message may be about to post the next receive; otherwise, the next
                     // message would need a separate buffer.
@@ -251,8 +259,8 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
                     }
                     continue;
                 }
-                Ok(Read::Nothing) => break,
-                Ok(Read::End) => "closed its connection".to_owned(),
+                Ok(ReadOutcome::Nothing) => break,
+                Ok(ReadOutcome::End) => "closed its connection".to_owned(),
                 Err(error) => format!("cannot be reached any more ({error})"),
             };
             state.streams[peer].ended.get_or_insert(ended);
@@ -262,14 +270,14 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
     }
 
     /// Reads once from `peer`, into a view if possible.
-    fn read(&self, state: &mut StreamState<L, P>, peer: usize) -> io::Result<Read> {
+    fn read(&self, state: &mut StreamState<L, P>, peer: usize) -> io::Result<ReadOutcome> {
         let landing = state.streams[peer].inbox.ticket();
         let StreamState { streams, staging, .. } = state;
         let PeerStream { link, inbox, .. } = &mut streams[peer];
         let read = match inbox.read_target() {
             ReadTarget::Direct(into) => {
                 let read = link.read(into)?;
-                if let Read::Bytes(bytes) = read {
+                if let ReadOutcome::Bytes(bytes) = read {
                     let event = inbox.stored(bytes);
                     self.handle(state, peer, event);
                 }
@@ -279,13 +287,13 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
                 let staging: &mut [u8] = bytemuck::cast_slice_mut(staging);
                 let end = staging.len().min(skip.saturating_add(at_most));
                 let read = link.read(&mut staging[skip..end])?;
-                if let Read::Bytes(bytes) = read {
+                if let ReadOutcome::Bytes(bytes) = read {
                     self.push(state, peer, skip..skip + bytes);
                 }
                 read
             }
         };
-        if let (Some(ticket), Read::Bytes(bytes)) = (landing, read) {
+        if let (Some(ticket), ReadOutcome::Bytes(bytes)) = (landing, read) {
             state.tickets.advance(ticket, bytes);
         }
         Ok(read)
@@ -303,18 +311,18 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
     }
 
     /// Performs the steps that an inbox asks for.
-    fn handle(&self, state: &mut StreamState<L, P>, peer: usize, mut event: Option<Event>) {
+    fn handle(&self, state: &mut StreamState<L, P>, peer: usize, mut event: Option<FrameEvent>) {
         while let Some(now) = event.take() {
             match now {
-                Event::Opened(header) => {
+                FrameEvent::Opened(header) => {
                     let sink = self.choose(state, peer, header);
                     event = state.streams[peer].inbox.open(header, sink);
                 }
-                Event::Closed(label, sink) => self.close(state, peer, label, sink),
-                Event::Damaged => {
+                FrameEvent::Closed(label, sink) => self.close(state, peer, label, sink),
+                FrameEvent::Damaged => {
                     let cause = "sent bytes that are not of the hexagram protocol";
                     state.streams[peer].ended = Some(cause.to_owned());
-                    self.identity.health.blame(peer, cause);
+                    self.identity.health.report_failure(peer, cause);
                 }
             }
         }
@@ -351,14 +359,14 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
         match state.matcher.find_early(source, &label) {
             Match::Found(early) => {
                 state.matcher.keep_posted(posted);
-                self.close(state, early.from, early.label, Sink::Early(early.message));
+                self.close(state, early.from, early.label, PayloadSink::Early(early.message));
             }
             Match::Conflict(early, theirs) => {
                 let peer = self.identity.health.peers()[early.from].clone();
@@ -374,7 +382,7 @@ impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

@@ -1,12 +1,12 @@
 //! Decodes arbitrary bytes as frames, for the fuzzers in `fuzz/` and the tests that replay their findings.
 
 use super::frame::Header;
-use super::inbox::{Event, Inbox, ReadTarget, Sink};
+use super::inbox::{FrameEvent, FrameParser, PayloadSink, ReadTarget};
 use crate::memory::Buffer;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::memory::landing::Landing;
 use crate::transport::matching::Posted;
-use crate::transport::{HEADER_BYTES, Land, Source, Ticket};
+use crate::transport::{HEADER_BYTES, ReceiveMode, Source, Ticket};
 
 /// Checks that a header which is accepted stays the same when it is written again, apart from unused bytes.
 pub(crate) fn frame_header(data: &[u8]) {
@@ -22,7 +22,7 @@ pub(crate) fn inbox(data: &[u8]) {
     let [piece, kind, bytes @ ..] = data else { return };
     let mut bytes = bytes.to_vec();
     repair(&mut bytes);
-    let mut inbox = Inbox::new();
+    let mut inbox = FrameParser::new();
     let mut kind = *kind;
     let mut read = 0;
     for mut piece in bytes.chunks(usize::from(*piece).max(1)) {
@@ -47,12 +47,12 @@ pub(crate) fn inbox(data: &[u8]) {
             read += before - piece.len();
             while let Some(now) = event.take() {
                 match now {
-                    Event::Opened(header) => event = inbox.open(header, sink(header, &mut kind)),
-                    Event::Closed(_, Sink::Early(message)) => {
+                    FrameEvent::Opened(header) => event = inbox.open(header, sink(header, &mut kind)),
+                    FrameEvent::Closed(_, PayloadSink::Early(message)) => {
                         assert!(message.capacity() <= 2 * read + 64, "more memory than bytes");
                     }
-                    Event::Closed(..) => {}
-                    Event::Damaged => return,
+                    FrameEvent::Closed(..) => {}
+                    FrameEvent::Damaged => return,
                 }
             }
         }
@@ -60,21 +60,21 @@ pub(crate) fn inbox(data: &[u8]) {
 }
 
 /// Returns a sink that depends on `kind`.
-fn sink(header: Header, kind: &mut u8) -> Sink {
+fn sink(header: Header, kind: &mut u8) -> PayloadSink {
     *kind = kind.wrapping_mul(5).wrapping_add(1);
-    let land = [Land::Copy, Land::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];
+    let land = [ReceiveMode::Copy, ReceiveMode::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];
     match *kind % 4 {
-        0 => Sink::Discard,
-        1 => Sink::Early(Vec::new()),
+        0 => PayloadSink::Discard,
+        1 => PayloadSink::Early(Vec::new()),
         _ => {
             let len = usize::try_from(header.length / 4).unwrap_or(usize::MAX);
             let fits = header.length.is_multiple_of(4) && len <= 1 << 12;
             let view = fits.then(|| Buffer::zeroed(DType::F32, len).and_then(|buffer| buffer.write(0..len)));
-            let Some(Ok(view)) = view else { return Sink::Early(Vec::new()) };
+            let Some(Ok(view)) = view else { return PayloadSink::Early(Vec::new()) };
             let ticket = Ticket { index: 0, generation: 0 };
             let landing = Landing::new(view, land);
             let source = Source::Any;
-            Sink::Landing(Box::new(Posted { ticket, source, label: header.label, landing }))
+            PayloadSink::Landing(Box::new(Posted { ticket, source, label: header.label, landing }))
         }
     }
 }

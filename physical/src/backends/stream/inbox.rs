@@ -6,7 +6,7 @@ use crate::transport::matching::Posted;
 use crate::transport::{HEADER_BYTES, Label, Ticket};
 
 /// Destination of the payload that is arriving.
-pub(super) enum Sink {
+pub(super) enum PayloadSink {
     /// A posted receive, directly.
     Landing(Box<Posted>),
     /// Separate memory until its receive is posted. It grows with the bytes that have arrived, not with the announced
@@ -37,38 +37,38 @@ fn with_next(missing: u64) -> usize {
 /// Position in the stream: in a header or in a payload.
 enum InboxState {
     Header { bytes: [u8; HEADER_BYTES], filled: usize },
-    Payload { label: Label, missing: u64, sink: Sink },
+    Payload { label: Label, missing: u64, sink: PayloadSink },
 }
 
 /// Parser of the frames from one peer.
-pub(super) struct Inbox {
+pub(super) struct FrameParser {
     state: InboxState,
 }
 
 /// Next step, as decided by the bytes so far.
-pub(super) enum Event {
-    /// A header is complete: choose a sink with [`Inbox::open`].
+pub(super) enum FrameEvent {
+    /// A header is complete: choose a sink with [`FrameParser::open`].
     Opened(Header),
     /// A payload is complete.
-    Closed(Label, Sink),
+    Closed(Label, PayloadSink),
     /// The bytes are not valid frames.
     Damaged,
 }
 
-impl Inbox {
+impl FrameParser {
     /// Creates an inbox that expects a header.
     pub(super) fn new() -> Self {
-        Inbox { state: InboxState::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
+        FrameParser { state: InboxState::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
     }
 
     /// Directs the payload announced by the last header to `sink`. An empty payload is complete immediately.
-    pub(super) fn open(&mut self, header: Header, sink: Sink) -> Option<Event> {
+    pub(super) fn open(&mut self, header: Header, sink: PayloadSink) -> Option<FrameEvent> {
         self.state = InboxState::Payload { label: header.label, missing: header.length, sink };
         self.close_if_complete()
     }
 
     /// Consumes a prefix of `bytes`, shortening it. Stops at the first event.
-    pub(super) fn push(&mut self, bytes: &mut &[u8]) -> Option<Event> {
+    pub(super) fn push(&mut self, bytes: &mut &[u8]) -> Option<FrameEvent> {
         match &mut self.state {
             InboxState::Header { bytes: header, filled } => {
                 let take = (HEADER_BYTES - *filled).min(bytes.len());
@@ -79,15 +79,15 @@ impl Inbox {
                 if *filled < HEADER_BYTES {
                     return None;
                 }
-                Some(Header::from_bytes(header).map_or(Event::Damaged, Event::Opened))
+                Some(Header::from_bytes(header).map_or(FrameEvent::Damaged, FrameEvent::Opened))
             }
             InboxState::Payload { missing, sink, .. } => {
                 let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(bytes.len());
                 let (now, later) = bytes.split_at(take);
                 match sink {
-                    Sink::Landing(posted) => posted.landing.push(now),
-                    Sink::Early(early) => early.extend_from_slice(now),
-                    Sink::Discard => {}
+                    PayloadSink::Landing(posted) => posted.landing.push(now),
+                    PayloadSink::Early(early) => early.extend_from_slice(now),
+                    PayloadSink::Discard => {}
                 }
                 *missing -= take as u64;
                 *bytes = later;
@@ -99,7 +99,7 @@ impl Inbox {
     /// Returns the destination of the next bytes.
     pub(super) fn read_target(&mut self) -> ReadTarget<'_> {
         match &mut self.state {
-            InboxState::Payload { sink: Sink::Landing(posted), missing, .. } => {
+            InboxState::Payload { sink: PayloadSink::Landing(posted), missing, .. } => {
                 let skip = posted.landing.odd();
                 let at_most = with_next(*missing);
                 let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
@@ -119,8 +119,8 @@ impl Inbox {
     }
 
     /// Counts bytes stored in [`ReadTarget::Direct`].
-    pub(super) fn stored(&mut self, bytes: usize) -> Option<Event> {
-        if let InboxState::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
+    pub(super) fn stored(&mut self, bytes: usize) -> Option<FrameEvent> {
+        if let InboxState::Payload { missing, sink: PayloadSink::Landing(posted), .. } = &mut self.state {
             posted.landing.stored(bytes);
             *missing -= bytes as u64;
         }
@@ -128,12 +128,12 @@ impl Inbox {
     }
 
     /// Returns the event of a complete payload, if it is complete.
-    fn close_if_complete(&mut self) -> Option<Event> {
+    fn close_if_complete(&mut self) -> Option<FrameEvent> {
         if !matches!(self.state, InboxState::Payload { missing: 0, .. }) {
             return None;
         }
-        match std::mem::replace(&mut self.state, Inbox::new().state) {
-            InboxState::Payload { label, sink, .. } => Some(Event::Closed(label, sink)),
+        match std::mem::replace(&mut self.state, FrameParser::new().state) {
+            InboxState::Payload { label, sink, .. } => Some(FrameEvent::Closed(label, sink)),
             InboxState::Header { .. } => None,
         }
     }
@@ -141,7 +141,7 @@ impl Inbox {
     /// Returns the receive into which bytes are landing.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.state {
-            InboxState::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
+            InboxState::Payload { sink: PayloadSink::Landing(posted), .. } => Some(posted.ticket),
             _ => None,
         }
     }
@@ -151,12 +151,12 @@ impl Inbox {
     pub(super) fn adopt(&mut self, mut posted: Posted) -> Option<Posted> {
         match &mut self.state {
             InboxState::Payload { label, missing, sink } if *label == posted.label => {
-                let Sink::Early(early) = sink else { return Some(posted) };
+                let PayloadSink::Early(early) = sink else { return Some(posted) };
                 if !posted.landing.fits(early.len() as u64 + *missing) {
                     return Some(posted);
                 }
                 posted.landing.push(early);
-                *sink = Sink::Landing(Box::new(posted));
+                *sink = PayloadSink::Landing(Box::new(posted));
                 None
             }
             _ => Some(posted),
@@ -166,9 +166,9 @@ impl Inbox {
     /// Stops landing into the view of a cancelled receive.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         if let InboxState::Payload { sink, .. } = &mut self.state
-            && matches!(sink, Sink::Landing(posted) if posted.ticket == ticket)
+            && matches!(sink, PayloadSink::Landing(posted) if posted.ticket == ticket)
         {
-            *sink = Sink::Discard;
+            *sink = PayloadSink::Discard;
         }
     }
 }

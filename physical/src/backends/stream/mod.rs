@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Read {
+pub(crate) enum ReadOutcome {
     /// Number of bytes that were read.
     Bytes(usize),
     /// No bytes have arrived.
@@ -47,7 +47,7 @@ pub(crate) trait Link {
     }
 
     /// Reads into a prefix of `into`, which is not empty.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Read>;
+    fn read(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome>;
 }
 
 /// Parking place of one rank until one of its links is ready. Only `park` blocks.

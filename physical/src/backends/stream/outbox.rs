@@ -50,7 +50,7 @@ struct Frame {
 const BATCH: usize = 16;
 
 /// Progress of a send.
-pub(super) enum Sent {
+pub(super) enum SendProgress {
     /// Number of further bytes that are written.
     Partially(Ticket, usize),
     /// All of it is written; the payload had this number of bytes.
@@ -59,11 +59,11 @@ pub(super) enum Sent {
 
 /// Queue of frames to one peer.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct FrameQueue {
     frames: VecDeque<Frame>,
 }
 
-impl Outbox {
+impl FrameQueue {
     /// Queues a frame.
     pub(super) fn push(&mut self, ticket: Ticket, label: Label, view: ReadView) {
         let header = Header { length: view.byte_len() as u64, label }.to_bytes();
@@ -76,7 +76,11 @@ impl Outbox {
     }
 
     /// Writes as much as the stream takes, and reports progress to `sent`. Returns true if anything was written.
-    pub(super) fn flush(&mut self, link: &mut impl Link, mut sent: impl FnMut(Sent)) -> io::Result<bool> {
+    pub(super) fn flush(
+        &mut self,
+        link: &mut impl Link,
+        mut sent: impl FnMut(SendProgress),
+    ) -> io::Result<bool> {
         let mut moved = false;
         while !self.frames.is_empty() {
             let mut space = [IoSlice::new(&[]); 2 * BATCH];
@@ -90,11 +94,11 @@ impl Outbox {
                 let missing = HEADER_BYTES + bytes - frame.written;
                 if written < missing {
                     frame.written += written;
-                    sent(Sent::Partially(frame.ticket, written));
+                    sent(SendProgress::Partially(frame.ticket, written));
                     break;
                 }
                 written -= missing;
-                sent(Sent::Completely(frame.ticket, bytes));
+                sent(SendProgress::Completely(frame.ticket, bytes));
                 self.frames.pop_front();
             }
         }
@@ -134,7 +138,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Read;
+    use super::super::ReadOutcome;
     use super::*;
     use crate::memory::Buffer;
     use crate::memory::dtype::DType;
@@ -161,8 +165,8 @@ mod tests {
             Ok(if self.open { parts.iter().map(|part| part.len()).sum() } else { 0 })
         }
 
-        fn read(&mut self, _: &mut [u8]) -> io::Result<Read> {
-            Ok(Read::Nothing)
+        fn read(&mut self, _: &mut [u8]) -> io::Result<ReadOutcome> {
+            Ok(ReadOutcome::Nothing)
         }
     }
 
@@ -171,7 +175,7 @@ mod tests {
         let frame = HEADER_BYTES + 8;
         // Nothing is committed; the first frame in part; all of it with one byte of the second.
         for (committed, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
-            let mut outbox = Outbox::default();
+            let mut outbox = FrameQueue::default();
             let mut link = Kept::default();
             let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
             for ticket in tickets {

@@ -8,12 +8,12 @@ use super::endpoint::{TcpEndpoint, TcpParking};
 use super::link::TcpLink;
 use crate::backends::socket;
 use crate::backends::socket::{Socket, Tls};
-use crate::backends::stream::endpoint::Identity;
+use crate::backends::stream::endpoint::EndpointIdentity;
 use crate::bootstrap::Accept;
-use crate::bootstrap::handshake::message::{Incoming, Outgoing};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter};
 use crate::bootstrap::sockets::data_listener::DataListener;
+use crate::bootstrap::sockets::dial::{Dial, DialRequest, STEP_TIMEOUT};
 use crate::bootstrap::sockets::listeners::{BindError, Listeners};
-use crate::bootstrap::sockets::opening::{Call, Opening, STEP_TIMEOUT};
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use crate::transport::{
@@ -52,12 +52,12 @@ struct Announced {
 impl Announced {
     /// Encodes the announcement.
     fn write(&self) -> Vec<u8> {
-        Outgoing::default().number(self.sockets).text(&self.addresses).whole()
+        MessageWriter::default().number(self.sockets).text(&self.addresses).whole()
     }
 
     /// Decodes an announcement.
     fn read(mut bytes: &[u8]) -> io::Result<Self> {
-        let mut message = Incoming::receive(&mut bytes)?;
+        let mut message = MessageReader::receive(&mut bytes)?;
         Ok(Announced { sockets: message.number()?, addresses: message.text()? })
     }
 
@@ -179,8 +179,8 @@ impl TcpFabric {
             stream.set_write_timeout(Some(STEP_TIMEOUT))?;
             socket::called(stream, self.tls.as_ref())
         };
-        let opening = Opening { peer, channel, limit: *limit, health };
-        let call = Call { channel, socket, rank: *rank };
+        let opening = Dial { peer, channel, limit: *limit, health };
+        let call = DialRequest { channel, socket, rank: *rank };
         opening.connect(&peers.key, call, connect, |stream, words| stream.write_all(words))
     }
 
@@ -194,7 +194,7 @@ impl TcpFabric {
             if peer < *rank {
                 return self.call(peer, channel, socket);
             }
-            self.listener.await_call(Call { channel, socket, rank: peer }, *limit, health)
+            self.listener.await_call(DialRequest { channel, socket, rank: peer }, *limit, health)
         };
         let streams: Result<Vec<Box<dyn Socket>>> = (0..sockets).map(stream).collect();
         TcpLink::new(streams?, near)
@@ -215,7 +215,7 @@ impl TcpFabric {
         let bell = Arc::new(Doorbell::new()?);
         let links = self.links(channel, |peer| ranks.contains(&peer))?;
         let parking = TcpParking::new(&links, Arc::clone(&bell))?;
-        let identity = Identity::new(&self.member, ranks, kind, bell as Arc<dyn Bell>);
+        let identity = EndpointIdentity::new(&self.member, ranks, kind, bell as Arc<dyn Bell>);
         Ok(TcpEndpoint::new(identity, links, parking))
     }
 }

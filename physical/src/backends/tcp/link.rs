@@ -8,7 +8,7 @@
 //! Both sides count bytes, so that only the bytes of the stream are sent. With one socket there are no stripes.
 
 use crate::backends::socket::Socket;
-use crate::backends::stream::{Link, Read};
+use crate::backends::stream::{Link, ReadOutcome};
 use crate::transport::TransportKind;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::cell::Cell;
@@ -84,25 +84,25 @@ impl WatchedSocket {
     }
 
     /// Reads into a prefix of `into`.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome> {
         if !self.ready.read.get() {
-            return Ok(Read::Nothing);
+            return Ok(ReadOutcome::Nothing);
         }
         let bytes = loop {
             match self.socket.read(into) {
-                Ok(0) => return Ok(Read::End),
+                Ok(0) => return Ok(ReadOutcome::End),
                 Ok(bytes) => break bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.ready.read.set(false);
-                    return Ok(Read::Nothing);
+                    return Ok(ReadOutcome::Nothing);
                 }
                 Err(error) => return Err(error),
             }
         };
         // A stream that gives less than it is asked for is empty: epoll will report more.
         self.ready.read.set(bytes == into.len() || self.ready.end.get() || !self.socket.is_plain());
-        Ok(Read::Bytes(bytes))
+        Ok(ReadOutcome::Bytes(bytes))
     }
 }
 
@@ -162,13 +162,13 @@ impl TcpLink {
     }
 
     /// Reads into a prefix of `into` from the socket of the current stripe.
-    fn read_stripe(&mut self, into: &mut [u8]) -> io::Result<Read> {
+    fn read_stripe(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome> {
         let TcpLink { sockets, reading, .. } = self;
         let count = sockets.len();
         let socket = sockets.get_mut(reading.socket).ok_or_else(closed)?;
         let limit = if count == 1 { into.len() } else { into.len().min(reading.missing) };
         let read = socket.read(&mut into[..limit])?;
-        if let Read::Bytes(bytes) = read
+        if let ReadOutcome::Bytes(bytes) = read
             && count > 1
         {
             reading.pass(bytes, count);
@@ -203,9 +203,9 @@ impl Link for TcpLink {
         self.sockets.get(self.writing.socket).map_or(0, |watched| watched.socket.committed())
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<ReadOutcome> {
         let read = self.read_stripe(into);
-        if matches!(read, Ok(Read::End) | Err(_)) {
+        if matches!(read, Ok(ReadOutcome::End) | Err(_)) {
             self.sockets.clear();
         }
         read

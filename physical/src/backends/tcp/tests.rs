@@ -2,7 +2,7 @@
 
 use super::link::{PARTS, STRIPE, TcpLink, prefix};
 use crate::backends::socket::Socket;
-use crate::backends::stream::{Link, Read};
+use crate::backends::stream::{Link, ReadOutcome};
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
@@ -42,12 +42,12 @@ fn a_full_link_takes_nothing_and_goes_on_when_read() {
         let mut into = vec![0; 1 << 20];
         while in_flight > 0 {
             refresh(&two);
-            if let Read::Bytes(read) = two.read(&mut into).unwrap() {
+            if let ReadOutcome::Bytes(read) = two.read(&mut into).unwrap() {
                 in_flight -= read;
             }
         }
         refresh(&two);
-        assert_eq!(two.read(&mut into).unwrap(), Read::Nothing);
+        assert_eq!(two.read(&mut into).unwrap(), ReadOutcome::Nothing);
         assert_eq!(one.write(&[IoSlice::new(&bytes)]).unwrap(), 0, "no free space was reported");
         refresh(&one);
         assert!(one.write(&[IoSlice::new(&bytes)]).unwrap() > 0);
@@ -66,7 +66,7 @@ fn stripes_are_reassembled_in_order() {
             // Odd pieces, so that stripes end in the middle of parts.
             let (head, tail) = sent[written..].split_at((sent.len() - written).min(77_777));
             written += one.write(&[IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)]).unwrap();
-            if let Read::Bytes(read) = two.read(&mut piece).unwrap() {
+            if let ReadOutcome::Bytes(read) = two.read(&mut piece).unwrap() {
                 got.extend_from_slice(&piece[..read]);
             }
             refresh(&one);
@@ -85,8 +85,8 @@ fn bytes_sent_before_the_end_are_read_first() {
     let mut into = [0; 100];
     let mut read = two.read(&mut into).unwrap();
     let mut got = Vec::new();
-    while read != Read::End {
-        if let Read::Bytes(bytes) = read {
+    while read != ReadOutcome::End {
+        if let ReadOutcome::Bytes(bytes) = read {
             got.extend_from_slice(&into[..bytes]);
         }
         read = two.read(&mut into).unwrap();

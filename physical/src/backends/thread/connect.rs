@@ -1,7 +1,7 @@
 //! Connects threads by a table of mailboxes, one row for each channel.
 
 use super::endpoint::ThreadEndpoint;
-use super::link::Mailbox;
+use super::link::ThreadMailbox;
 use crate::control::health::Health;
 use crate::error::{Error, Peer, Result};
 use crate::transport::{Backend, Fabric, Prepared, Site, Traffic, Transport, TransportKind};
@@ -24,7 +24,7 @@ impl Backend for ThreadBackend {
 /// Mailboxes that all threads of one world share.
 struct MailboxTable {
     size: usize,
-    channels: Mutex<HashMap<u16, Vec<Arc<Mailbox>>>>,
+    channels: Mutex<HashMap<u16, Vec<Arc<ThreadMailbox>>>>,
 }
 
 /// Opens channels of one rank.

@@ -1,16 +1,16 @@
 //! Endpoint of one rank among threads: takes messages from its mailbox, matches them with receives and lands them.
 
-use super::link::{Mailbox, ThreadMessage};
+use super::link::{ThreadMailbox, ThreadMessage};
 use crate::control::health::Health;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
 use crate::transport::matching::{Early, Match, Matcher, Posted};
 use crate::transport::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, SharedMemory, SharedPages, Source, Tally, Ticket, Transport,
-    TransportKind,
+    Bell, HEADER_BYTES, Label, ReceiveMode, Received, SharedMemory, SharedPages, Source, Tally, Ticket,
+    Transport, TransportKind,
 };
-use crate::waiting::patience::crowded;
+use crate::waiting::spin_budget::crowded;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -35,7 +35,7 @@ struct ThreadState {
 /// Endpoint of one rank of a world of threads.
 pub(super) struct ThreadEndpoint {
     pub(super) rank: usize,
-    pub(super) mailboxes: Vec<Arc<Mailbox>>,
+    pub(super) mailboxes: Vec<Arc<ThreadMailbox>>,
     pub(super) health: Arc<Health>,
     tally: Arc<Tally>,
     /// True if ranks outnumber cores: see [`Transport::crowded`].
@@ -47,7 +47,7 @@ impl ThreadEndpoint {
     /// Creates the endpoint of `rank`, and has failures of other ranks ring its bell.
     pub(super) fn new(
         rank: usize,
-        mailboxes: Vec<Arc<Mailbox>>,
+        mailboxes: Vec<Arc<ThreadMailbox>>,
         health: Arc<Health>,
         tally: Arc<Tally>,
     ) -> Self {
@@ -96,7 +96,7 @@ impl ThreadEndpoint {
         sending.retain(|send| {
             let delivered = send.message.is_delivered();
             if delivered {
-                tickets.finish(send.ticket, Ok(Got { peer: send.to, bytes: send.bytes }));
+                tickets.finish(send.ticket, Ok(Received { peer: send.to, bytes: send.bytes }));
             }
             !delivered
         });
@@ -133,7 +133,7 @@ impl Transport for ThreadEndpoint {
         ticket
     }
 
-    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let posted = Posted::new(ticket, source, label, view, land);
@@ -145,7 +145,7 @@ impl Transport for ThreadEndpoint {
         ticket
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

@@ -45,7 +45,7 @@ impl ThreadMessage {
 
 /// Messages for one rank, and its parking place.
 #[derive(Default)]
-pub(super) struct Mailbox {
+pub(super) struct ThreadMailbox {
     messages: Mutex<Vec<Arc<ThreadMessage>>>,
     /// Set while there may be messages, so that an empty mailbox is seen without its lock.
     full: AtomicBool,
@@ -60,7 +60,7 @@ pub(super) struct Mailbox {
     wake: Condvar,
 }
 
-impl Mailbox {
+impl ThreadMailbox {
     /// Adds a message and wakes the rank.
     pub(super) fn put(&self, message: Arc<ThreadMessage>) {
         lock(&self.messages).push(message);
@@ -95,7 +95,7 @@ impl Mailbox {
     }
 }
 
-impl Bell for Mailbox {
+impl Bell for ThreadMailbox {
     fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) {

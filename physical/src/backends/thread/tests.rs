@@ -1,6 +1,6 @@
 //! Mailboxes: a message is taken by one side only, and no ring of the bell is lost.
 
-use super::link::{Mailbox, ThreadMessage};
+use super::link::{ThreadMailbox, ThreadMessage};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
@@ -27,7 +27,7 @@ fn a_message_is_taken_once() {
 
 #[test]
 fn messages_come_in_order_and_once() {
-    let mailbox = Mailbox::default();
+    let mailbox = ThreadMailbox::default();
     let first = message();
     let second = message();
     mailbox.put(Arc::clone(&first));
@@ -39,7 +39,7 @@ fn messages_come_in_order_and_once() {
 
 #[test]
 fn a_bell_rung_before_a_park_ends_it() {
-    let mailbox = Mailbox::default();
+    let mailbox = ThreadMailbox::default();
     mailbox.ring();
     let started = Instant::now();
     mailbox.park(LONG);
@@ -48,7 +48,7 @@ fn a_bell_rung_before_a_park_ends_it() {
 
 #[test]
 fn a_bell_from_another_thread_ends_a_park() {
-    let mailbox = Arc::new(Mailbox::default());
+    let mailbox = Arc::new(ThreadMailbox::default());
     for _ in 0..100 {
         let theirs = Arc::clone(&mailbox);
         let ringer = std::thread::spawn(move || theirs.put(message()));

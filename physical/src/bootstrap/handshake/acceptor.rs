@@ -11,7 +11,7 @@
 //! The acceptor never blocks on one connection, and the cost of serving active ones does not grow with the number of
 //! silent ones.
 
-use super::pending::{Authenticated, PendingConnection, Progress};
+use super::pending::{Authenticated, HandshakeProgress, PendingConnection};
 use super::poller::Poller;
 use super::rejections::Rejections;
 use crate::bootstrap::exhausted;
@@ -35,7 +35,7 @@ const BATCH: usize = 256;
 /// Pause before accepting again after descriptors ran out. No event signals that some are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Index of the connections that have greeted, in [`Acceptor::unproved`].
-const GREETED: usize = Progress::Greeted as usize;
+const GREETED: usize = HandshakeProgress::Greeted as usize;
 /// Poller number of the listener. Connections count from 0.
 const LISTENER: u64 = u64::MAX;
 
@@ -49,8 +49,8 @@ pub(crate) struct Acceptor<A: Accept> {
     poller: Poller,
     /// Pending connections by number, in the order in which they were accepted.
     pending: HashMap<u64, PendingConnection<A::Connection>>,
-    /// Numbers of the connections without a proof, one set for each [`Progress`]. The lowest number is the oldest.
-    unproved: [BTreeSet<u64>; Progress::Proved as usize],
+    /// Numbers of the connections without a proof, one set for each [`HandshakeProgress`]. The lowest number is the oldest.
+    unproved: [BTreeSet<u64>; HandshakeProgress::Proved as usize],
     /// Maximum number of connections without a proof.
     capacity: usize,
     /// Number of connections accepted so far.
@@ -252,7 +252,7 @@ impl<A: Accept> Acceptor<A> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Outgoing;
+    use super::super::message::MessageWriter;
     use super::super::{GREETING, MAGIC, authenticate};
     use super::*;
     use std::io::Write;
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(acceptor.unproved.each_ref().map(BTreeSet::len), [0, 4, 8]);
         let caller = std::thread::spawn({
             let call = call.clone();
-            move || authenticate(&mut call(), KEY, &Outgoing::default().number(5).whole())
+            move || authenticate(&mut call(), KEY, &MessageWriter::default().number(5).whole())
         });
         let mut proved = Vec::new();
         while !caller.is_finished() {
@@ -363,7 +363,7 @@ mod tests {
         let _silent: Vec<UnixStream> = (0..20).map(|_| call()).collect();
         attend(&mut acceptor);
         assert_eq!(present(&acceptor), [0, 17, 18, 19, 20]);
-        caller.write_all(&Outgoing::default().number(5).number(6).whole()[4..]).unwrap();
+        caller.write_all(&MessageWriter::default().number(5).number(6).whole()[4..]).unwrap();
         let mut proved = attend(&mut acceptor);
         assert_eq!(proved.len(), 1);
         assert_eq!(proved[0].message.number().unwrap(), 5);

@@ -19,9 +19,9 @@ const TEXT_CAP: usize = 1000;
 
 /// Message to be sent, built field by field.
 #[derive(Default)]
-pub(crate) struct Outgoing(Vec<u8>);
+pub(crate) struct MessageWriter(Vec<u8>);
 
-impl Outgoing {
+impl MessageWriter {
     /// Appends a number as `u32`. Larger ones become `u32::MAX`.
     pub(crate) fn number(mut self, value: usize) -> Self {
         self.0.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
@@ -62,14 +62,14 @@ impl Outgoing {
 }
 
 /// Received message, decoded field by field.
-pub(crate) struct Incoming {
+pub(crate) struct MessageReader {
     /// Fields of the message.
     bytes: Vec<u8>,
     /// Offset of the next field.
     at: usize,
 }
 
-impl Incoming {
+impl MessageReader {
     /// Reads a whole message from a blocking stream.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Incoming {
 
     /// Creates a message from its fields, without the length.
     pub(crate) fn from(bytes: Vec<u8>) -> Self {
-        Incoming { bytes, at: 0 }
+        MessageReader { bytes, at: 0 }
     }
 
     /// Removes the first message from the bytes read so far. Returns `None` if it is not complete.
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn fields_round_trip() {
         let mut wire = Vec::new();
-        Outgoing::default().number(7).text("żółw").blob(b"any").bytes(&[9; 16]).send(&mut wire).unwrap();
-        let mut message = Incoming::receive(&mut &wire[..]).unwrap();
+        MessageWriter::default().number(7).text("żółw").blob(b"any").bytes(&[9; 16]).send(&mut wire).unwrap();
+        let mut message = MessageReader::receive(&mut &wire[..]).unwrap();
         assert_eq!(message.number().unwrap(), 7);
         assert_eq!(message.text().unwrap(), "żółw");
         assert_eq!(message.blob(3).unwrap(), b"any");
@@ -163,36 +163,36 @@ mod tests {
 
     #[test]
     fn messages_are_split_wherever_reads_end() {
-        let wire = [7usize, 8].map(|number| Outgoing::default().number(number).whole()).concat();
+        let wire = [7usize, 8].map(|number| MessageWriter::default().number(number).whole()).concat();
         let mut read = Vec::new();
         let mut numbers = Vec::new();
         for byte in wire {
             read.push(byte);
-            while let Some(mut message) = Incoming::split(&mut read, 4).unwrap() {
+            while let Some(mut message) = MessageReader::split(&mut read, 4).unwrap() {
                 numbers.push(message.number().unwrap());
             }
         }
         assert_eq!((numbers, read.len()), (vec![7, 8], 0));
-        assert!(Incoming::split(&mut 5u32.to_le_bytes().to_vec(), 4).is_err());
+        assert!(MessageReader::split(&mut 5u32.to_le_bytes().to_vec(), 4).is_err());
     }
 
     #[test]
     fn long_text_is_cut_at_a_character() {
         let mut wire = Vec::new();
-        Outgoing::default().text(&"ż".repeat(5000)).send(&mut wire).unwrap();
-        assert_eq!(Incoming::receive(&mut &wire[..]).unwrap().text().unwrap(), "ż".repeat(TEXT_CAP / 2));
+        MessageWriter::default().text(&"ż".repeat(5000)).send(&mut wire).unwrap();
+        assert_eq!(MessageReader::receive(&mut &wire[..]).unwrap().text().unwrap(), "ż".repeat(TEXT_CAP / 2));
     }
 
     #[test]
     fn hostile_lengths_allocate_nothing() {
-        assert!(Incoming::receive(&mut &u32::MAX.to_le_bytes()[..]).is_err());
+        assert!(MessageReader::receive(&mut &u32::MAX.to_le_bytes()[..]).is_err());
         let truncated = [100u32.to_le_bytes().as_slice(), b"short"].concat();
-        assert!(Incoming::receive(&mut &truncated[..]).is_err());
+        assert!(MessageReader::receive(&mut &truncated[..]).is_err());
         let text_beyond_end = [2u32.to_le_bytes().as_slice(), &[255, 255]].concat();
-        assert!(Incoming::receive(&mut &text_beyond_end[..]).unwrap().text().is_err());
-        let long = Outgoing::default().blob(&[0; 9]).whole();
-        assert!(Incoming::receive(&mut &long[..]).unwrap().blob(8).is_err());
-        let blob_beyond_end = Outgoing::default().number(9).whole();
-        assert!(Incoming::receive(&mut &blob_beyond_end[..]).unwrap().blob(9).is_err());
+        assert!(MessageReader::receive(&mut &text_beyond_end[..]).unwrap().text().is_err());
+        let long = MessageWriter::default().blob(&[0; 9]).whole();
+        assert!(MessageReader::receive(&mut &long[..]).unwrap().blob(8).is_err());
+        let blob_beyond_end = MessageWriter::default().number(9).whole();
+        assert!(MessageReader::receive(&mut &blob_beyond_end[..]).unwrap().blob(9).is_err());
     }
 }

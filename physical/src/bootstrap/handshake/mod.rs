@@ -58,12 +58,12 @@ impl Error {
 
 /// Key that the data connections of one job prove. Never printed.
 #[derive(Clone, Copy)]
-pub(crate) struct Key([u8; 32]);
+pub(crate) struct JobKey([u8; 32]);
 
-impl Key {
+impl JobKey {
     /// Derives the key of the job that drew the number `job` at its rendezvous.
     pub(super) fn derive(secret: &[u8], job: &[u8; 16]) -> Self {
-        Key(mac(secret, &[b"data connections", job]).finalize())
+        JobKey(mac(secret, &[b"data connections", job]).finalize())
     }
 
     /// Returns the bytes of the key.
@@ -307,7 +307,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_job_has_a_key_of_its_own() {
-        let key = |secret: &[u8], job| Key::derive(secret, &[job; 16]).0;
+        let key = |secret: &[u8], job| JobKey::derive(secret, &[job; 16]).0;
         assert_eq!(key(b"a", 1), key(b"a", 1));
         assert_ne!(key(b"a", 1), key(b"a", 2));
         assert_ne!(key(b"a", 1), key(b"b", 1));

@@ -7,7 +7,7 @@
 //!                                       or MAX_CLAIM bytes after a wrong proof
 //! ```
 
-use super::message::{Incoming, LENGTH, malformed};
+use super::message::{LENGTH, MessageReader, malformed};
 use super::{Build, GREETING, MAGIC, PROOF, Responder, TLS_ALERT, TLS_HELLO};
 use crate::bootstrap::meeting::join_messages::Hello;
 use crate::error::Peer;
@@ -26,7 +26,7 @@ pub(crate) struct Authenticated<C> {
     /// Build of the peer.
     pub(crate) build: Build,
     /// First message of the peer, not yet decoded.
-    pub(crate) message: Incoming,
+    pub(crate) message: MessageReader,
 }
 
 /// Next step of the handshake.
@@ -49,7 +49,7 @@ enum HandshakeStep {
 
 /// Steps of the handshake that a connection has completed, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum HandshakeProgress {
     /// Nothing was received.
     Silent,
     /// Some bytes were received.
@@ -96,16 +96,16 @@ impl<C: Read + Write> PendingConnection<C> {
     }
 
     /// Returns the steps that the connection has completed.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> HandshakeProgress {
         match &self.step {
             HandshakeStep::Magic | HandshakeStep::Greeting if self.has_sent || !self.received.is_empty() => {
-                Progress::Sending
+                HandshakeProgress::Sending
             }
-            HandshakeStep::Magic | HandshakeStep::Greeting => Progress::Silent,
+            HandshakeStep::Magic | HandshakeStep::Greeting => HandshakeProgress::Silent,
             HandshakeStep::Proof(_) | HandshakeStep::DeniedLength | HandshakeStep::DeniedMessage => {
-                Progress::Greeted
+                HandshakeProgress::Greeted
             }
-            HandshakeStep::Length(_) | HandshakeStep::Message(_) => Progress::Proved,
+            HandshakeStep::Length(_) | HandshakeStep::Message(_) => HandshakeProgress::Proved,
         }
     }
 
@@ -151,14 +151,14 @@ impl<C: Read + Write> PendingConnection<C> {
                 Err(_) => (HandshakeStep::DeniedLength, LENGTH),
             },
             HandshakeStep::DeniedLength => {
-                match Incoming::length(&self.received[GREETING + PROOF..], MAX_CLAIM) {
+                match MessageReader::length(&self.received[GREETING + PROOF..], MAX_CLAIM) {
                     Ok(length) if length > 0 => (HandshakeStep::DeniedMessage, length),
                     _ => return Err(denied("a peer")),
                 }
             }
             HandshakeStep::DeniedMessage => return Err(self.claim()),
             HandshakeStep::Length(build) => {
-                let length = Incoming::length(&self.received[GREETING + PROOF..], MAX_FIRST_MESSAGE)?;
+                let length = MessageReader::length(&self.received[GREETING + PROOF..], MAX_FIRST_MESSAGE)?;
                 if length == 0 {
                     return Ok(Some(*build));
                 }
@@ -174,7 +174,7 @@ impl<C: Read + Write> PendingConnection<C> {
     /// Returns the error for a peer with a different secret, with the rank, host and process that it claims.
     fn claim(&self) -> io::Error {
         let received = self.received[GREETING + PROOF + LENGTH..].to_vec();
-        match Hello::read(&mut Incoming::from(received)) {
+        match Hello::read(&mut MessageReader::from(received)) {
             Ok(Hello::Rank(peer, _)) => {
                 // The claim is arbitrary. Names of hosts are no longer, and have no other characters.
                 let host: String = peer.host.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
@@ -195,7 +195,7 @@ impl<C: Read + Write> PendingConnection<C> {
 
     /// Takes the connection and its first message.
     pub(crate) fn into_authenticated(mut self, build: Build) -> Authenticated<C> {
-        let message = Incoming::from(self.received.split_off(GREETING + PROOF + LENGTH));
+        let message = MessageReader::from(self.received.split_off(GREETING + PROOF + LENGTH));
         Authenticated { connection: self.connection, build, message }
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 
 use super::rendezvous::{ListenContext, Rendezvous};
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::handshake::random;
 use crate::bootstrap::sockets::listeners::Listeners;
 use crate::bootstrap::sockets::reachable;
@@ -43,13 +43,13 @@ pub(crate) fn open(surroundings: &Surroundings<'_>) -> Result<(Listener, Vec<u8>
         true => listen_locally()?,
         false => listen_to_hosts(surroundings)?,
     };
-    let message = Outgoing::default().number(MEET).text(&host).number(port.into()).bytes(&secret);
+    let message = MessageWriter::default().number(MEET).text(&host).number(port.into()).bytes(&secret);
     Ok((listener, message.whole()))
 }
 
 /// Returns the announcement that rank 0 does not listen, with the reason.
 pub(crate) fn failure(error: &Error) -> Vec<u8> {
-    Outgoing::default().number(FAILED).text(&error.to_string()).whole()
+    MessageWriter::default().number(FAILED).text(&error.to_string()).whole()
 }
 
 /// Decodes the announcement of rank 0: the rendezvous, and the secret of the job.
@@ -58,7 +58,7 @@ pub(crate) fn failure(error: &Error) -> Vec<u8> {
 /// [`Error::Setup`] if rank 0 announces that it failed, [`Error::System`] if the announcement is malformed.
 pub(crate) fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
     let parse = || -> io::Result<Result<(Rendezvous, Vec<u8>)>> {
-        let mut message = Incoming::receive(&mut &*announcement)?;
+        let mut message = MessageReader::receive(&mut &*announcement)?;
         match message.number()? {
             MEET => {}
             FAILED => {
@@ -137,7 +137,7 @@ mod tests {
             matches!(&error, Error::Setup { .. }) && error.to_string().contains("no certificate"),
             "{error}"
         );
-        let unknown = Outgoing::default().number(7).text("").whole();
+        let unknown = MessageWriter::default().number(7).text("").whole();
         assert!(
             [unknown.as_slice(), b"", &[0; 3]]
                 .into_iter()

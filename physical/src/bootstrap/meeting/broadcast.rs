@@ -1,7 +1,7 @@
 //! One message to many connections, none of which may delay the others.
 
-use super::join::ANSWER_TIMEOUT;
-use crate::bootstrap::sockets::stream::Stream;
+use super::rendezvous_member::ANSWER_TIMEOUT;
+use crate::bootstrap::sockets::stream::RankStream;
 use crate::runtime::{self, PollFd, PollFlags};
 use crate::waiting::stopwatch::Stopwatch;
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is
 /// disconnected, since it could not decode the rest.
-pub(crate) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
-    let mut unsent: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
+pub(crate) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut RankStream>, message: &[u8]) -> usize {
+    let mut unsent: Vec<(&mut RankStream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsent.len();
     let mut silent = Stopwatch::with_gap(LOOK);
     loop {
@@ -42,7 +42,7 @@ pub(crate) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, mes
 }
 
 /// Writes as much of `message` as fits, from offset `sent` on. Returns true if some of it is left.
-fn send_some(stream: &mut Stream, message: &[u8], sent: &mut usize) -> bool {
+fn send_some(stream: &mut RankStream, message: &[u8], sent: &mut usize) -> bool {
     while *sent < message.len() {
         match stream.write(&message[*sent..]) {
             Ok(written) if written > 0 => *sent += written,

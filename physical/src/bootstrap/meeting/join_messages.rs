@@ -1,7 +1,7 @@
 //! Messages of the rendezvous, as types. The grammar is in `join`.
 
 use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::error::Peer;
 use std::io::{self, Read};
 
@@ -36,14 +36,14 @@ impl Hello {
     /// Encodes the message, with its length.
     pub(crate) fn write(&self) -> Vec<u8> {
         let message = match self {
-            Hello::Rank(peer, size) => put(Outgoing::default().number(RANK).number(*size), peer),
-            Hello::Ended(peer, cause) => put(Outgoing::default().number(ENDED), peer).text(cause),
+            Hello::Rank(peer, size) => put(MessageWriter::default().number(RANK).number(*size), peer),
+            Hello::Ended(peer, cause) => put(MessageWriter::default().number(ENDED), peer).text(cause),
         };
         message.whole()
     }
 
     /// Decodes the message.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         match message.number()? {
             RANK => {
                 let size = message.number()?;
@@ -66,15 +66,15 @@ pub(crate) enum MemberMessage {
 
 impl MemberMessage {
     /// Encodes the message.
-    pub(crate) fn write(&self) -> Outgoing {
+    pub(crate) fn write(&self) -> MessageWriter {
         match self {
-            MemberMessage::Join(request) => request.write(Outgoing::default().number(JOIN)),
-            MemberMessage::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
+            MemberMessage::Join(request) => request.write(MessageWriter::default().number(JOIN)),
+            MemberMessage::GiveUp(cause) => MessageWriter::default().number(GIVEN_UP).text(cause),
         }
     }
 
     /// Decodes the message.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         match message.number()? {
             JOIN => JoinRequest::read(message).map(Box::new).map(MemberMessage::Join),
             GIVEN_UP => message.text().map(MemberMessage::GiveUp),
@@ -88,7 +88,7 @@ pub(crate) enum LeaderMessage {
     /// Identity of rank 0, for a member that it has registered.
     Registered(Peer),
     /// Table of all ranks, not yet decoded.
-    Peers(Incoming),
+    Peers(MessageReader),
     /// Refusal of the whole job, with a remedy.
     Refused { reason: String, remedy: String },
     /// Rank that has ended, and the cause, as a verb phrase.
@@ -97,32 +97,32 @@ pub(crate) enum LeaderMessage {
 
 impl LeaderMessage {
     /// Encodes [`LeaderMessage::Registered`].
-    pub(crate) fn registered(leader: &Peer) -> Outgoing {
-        put(Outgoing::default().number(REGISTERED), leader)
+    pub(crate) fn registered(leader: &Peer) -> MessageWriter {
+        put(MessageWriter::default().number(REGISTERED), leader)
     }
 
     /// Encodes [`LeaderMessage::Peers`] for the job that drew the number `job`.
-    pub(crate) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> Outgoing {
-        PeerTable::write(infos, job, Outgoing::default().number(PEERS))
+    pub(crate) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> MessageWriter {
+        PeerTable::write(infos, job, MessageWriter::default().number(PEERS))
     }
 
     /// Encodes [`LeaderMessage::Refused`].
-    pub(crate) fn refused(reason: &str, remedy: &str) -> Outgoing {
-        Outgoing::default().number(REFUSED).text(reason).text(remedy)
+    pub(crate) fn refused(reason: &str, remedy: &str) -> MessageWriter {
+        MessageWriter::default().number(REFUSED).text(reason).text(remedy)
     }
 
     /// Encodes [`LeaderMessage::Failed`].
-    pub(crate) fn failed(culprit: &Peer, cause: &str) -> Outgoing {
-        put(Outgoing::default().number(FAILED), culprit).text(cause)
+    pub(crate) fn failed(culprit: &Peer, cause: &str) -> MessageWriter {
+        put(MessageWriter::default().number(FAILED), culprit).text(cause)
     }
 
     /// Reads a message from a blocking stream.
     pub(crate) fn receive(stream: &mut impl Read) -> io::Result<Self> {
-        Self::read(Incoming::receive(stream)?)
+        Self::read(MessageReader::receive(stream)?)
     }
 
     /// Decodes a message.
-    pub(crate) fn read(mut message: Incoming) -> io::Result<Self> {
+    pub(crate) fn read(mut message: MessageReader) -> io::Result<Self> {
         match message.number()? {
             REGISTERED => peer(&mut message).map(LeaderMessage::Registered),
             PEERS => Ok(LeaderMessage::Peers(message)),
@@ -134,12 +134,12 @@ impl LeaderMessage {
 }
 
 /// Appends the identity of a rank.
-fn put(message: Outgoing, peer: &Peer) -> Outgoing {
+fn put(message: MessageWriter, peer: &Peer) -> MessageWriter {
     message.number(peer.rank).number(peer.pid as usize).text(&peer.host)
 }
 
 /// Decodes the identity of a rank.
-fn peer(message: &mut Incoming) -> io::Result<Peer> {
+fn peer(message: &mut MessageReader) -> io::Result<Peer> {
     let rank = message.number()?;
     let pid = message.number()? as u32;
     Ok(Peer { rank, pid, host: message.text()?.into() })

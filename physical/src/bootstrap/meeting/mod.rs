@@ -1,13 +1,13 @@
 //! The rendezvous: the meeting place, the sides of rank 0 and of a member, and what they send each other.
 
 pub(crate) mod announcement;
+pub(crate) mod attendance_file;
 pub(super) mod broadcast;
-pub(crate) mod join;
 pub(super) mod join_messages;
-pub(crate) mod lead;
-pub(super) mod occupant;
+pub(super) mod joined_ranks;
 pub(crate) mod peer_info;
-pub(crate) mod registered;
-pub(super) mod registry;
+pub(super) mod port_conflict;
 pub(super) mod rendezvous;
+pub(crate) mod rendezvous_leader;
+pub(crate) mod rendezvous_member;
 pub(crate) mod report;

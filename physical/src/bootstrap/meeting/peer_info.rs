@@ -12,8 +12,8 @@
 //! Every rank receives the table, so that its total bytes grow with the square of the number of ranks. Therefore it
 //! contains common values only once.
 
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::handshake::{Key, random};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
+use crate::bootstrap::handshake::{JobKey, random};
 use crate::bootstrap::sockets::local::network_namespace;
 use crate::bootstrap::variables::Placement;
 use crate::error::{Error, Peer, Result};
@@ -66,14 +66,14 @@ impl PeerInfo {
     }
 
     /// Appends the fields to a message.
-    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: MessageWriter) -> MessageWriter {
         let message = message.number(self.rank).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
         message.blob(&self.announcement)
     }
 
     /// Decodes the fields.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         Ok(PeerInfo {
             rank: message.number()?,
             pid: message.number()? as u32,
@@ -119,26 +119,26 @@ pub(crate) struct JobSettings {
 impl JobSettings {
     /// Collects the settings of this process.
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let vigilance = options.vigilance()?;
+        let heartbeat = options.heartbeat()?;
         Ok(JobSettings {
             size: placement.size,
             transport: options.transport.to_string(),
-            beat: milliseconds(vigilance.beat),
-            silence: milliseconds(vigilance.silence),
+            beat: milliseconds(heartbeat.beat),
+            silence: milliseconds(heartbeat.silence),
             configuration: options.configuration.clone(),
             digest: Hash::hash(options.configuration.as_bytes()),
         })
     }
 
     /// Appends the settings to a message.
-    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: MessageWriter) -> MessageWriter {
         let message = message.number(self.size).text(&self.transport);
         let message = message.number(self.beat).number(self.silence);
         message.text(&self.configuration).bytes(&self.digest)
     }
 
     /// Decodes the settings.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         Ok(JobSettings {
             size: message.number()?,
             transport: message.text()?,
@@ -170,7 +170,7 @@ impl fmt::Display for DisplayConfiguration<'_> {
 }
 
 /// Limits of the job's transport.
-pub(crate) struct Reach<'a> {
+pub(crate) struct TransportLimits<'a> {
     /// True if it connects only ranks that share memory.
     pub(crate) must_share_memory: bool,
     /// Returns the addresses in an announcement, if all are loopback addresses.
@@ -199,12 +199,12 @@ impl JoinRequest {
     }
 
     /// Appends the request to a message.
-    pub(crate) fn write(&self, message: Outgoing) -> Outgoing {
+    pub(crate) fn write(&self, message: MessageWriter) -> MessageWriter {
         self.settings.write(self.info.write(message)).text(&self.network)
     }
 
     /// Decodes a request.
-    pub(crate) fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(crate) fn read(message: &mut MessageReader) -> io::Result<Self> {
         Ok(JoinRequest {
             info: PeerInfo::read(message)?,
             settings: JobSettings::read(message)?,
@@ -230,7 +230,7 @@ impl JoinRequest {
         if (other.settings.beat, other.settings.silence) != (settings.beat, settings.silence) {
             return Some(format!(
                 "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
-                 (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
+                 (HEXAGRAM_SILENCE, or JoinOptions::heartbeat)",
                 other.settings.silence, other.settings.beat, settings.silence, settings.beat
             ));
         }
@@ -270,14 +270,14 @@ impl JoinRequest {
 /// Table of all ranks, and the key of their data connections.
 pub(crate) struct PeerTable {
     /// Key that the data connections of this job prove.
-    pub(crate) key: Key,
+    pub(crate) key: JobKey,
     /// Fields of the ranks, by rank.
     pub(crate) infos: Vec<PeerInfo>,
 }
 
 impl PeerTable {
     /// Appends the table of the job that drew the number `job` to a message.
-    pub(crate) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
+    pub(crate) fn write(infos: &[PeerInfo], job: &[u8; 16], message: MessageWriter) -> MessageWriter {
         let mut texts = StringTable::default();
         let numbers: Vec<[usize; 3]> = infos
             .iter()
@@ -287,21 +287,21 @@ impl PeerTable {
         let message = texts.all.iter().fold(message, |message, text| message.text(text));
         infos.iter().zip(numbers).fold(message, |message, (info, numbers)| {
             let message = message.number(info.pid as usize);
-            let message = numbers.into_iter().fold(message, Outgoing::number);
+            let message = numbers.into_iter().fold(message, MessageWriter::number);
             message.blob(&info.announcement)
         })
     }
 
     /// Decodes the table of `size` ranks, and derives the key from their `secret`.
-    pub(crate) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
-        let key = Key::derive(secret, &message.bytes()?);
+    pub(crate) fn read(message: &mut MessageReader, size: usize, secret: &[u8]) -> io::Result<Self> {
+        let key = JobKey::derive(secret, &message.bytes()?);
         let count = message.number()?;
         // It grows only as texts are decoded.
         let mut texts: Vec<Arc<str>> = Vec::new();
         for _ in 0..count {
             texts.push(message.text()?.into());
         }
-        let text = |message: &mut Incoming| -> io::Result<Arc<str>> {
+        let text = |message: &mut MessageReader| -> io::Result<Arc<str>> {
             texts.get(message.number()?).map(Arc::clone).ok_or_else(malformed)
         };
         let info = |rank| -> io::Result<PeerInfo> {
@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn a_roster_says_once_what_ranks_have_in_common() {
         let infos: Vec<PeerInfo> = (0..100).map(info).collect();
-        let wire = PeerTable::write(&infos, &[7; 16], Outgoing::default()).whole();
-        let mut message = Incoming::receive(&mut &wire[..]).unwrap();
+        let wire = PeerTable::write(&infos, &[7; 16], MessageWriter::default()).whole();
+        let mut message = MessageReader::receive(&mut &wire[..]).unwrap();
         let read = PeerTable::read(&mut message, 100, b"secret").unwrap();
         assert_eq!(read.infos, infos);
         assert!(wire.len() < 100 * 50, "{} bytes", wire.len());
-        let mut short = Incoming::receive(&mut &wire[..]).unwrap();
+        let mut short = MessageReader::receive(&mut &wire[..]).unwrap();
         assert!(PeerTable::read(&mut short, 101, b"secret").is_err());
     }
 }

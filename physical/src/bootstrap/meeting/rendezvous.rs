@@ -6,7 +6,7 @@ use crate::bootstrap::QUEUE;
 use crate::bootstrap::sockets::listeners::{BindError, Listeners};
 use crate::bootstrap::sockets::local::same_user;
 use crate::bootstrap::sockets::socket_owner::SocketOwner;
-use crate::bootstrap::sockets::stream::{Listener, Stream, at_any_port};
+use crate::bootstrap::sockets::stream::{Listener, RankStream, at_any_port};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
@@ -252,7 +252,7 @@ impl Rendezvous {
         timeout: Duration,
         tls: Option<&Tls>,
         watch: &mut Stopwatch,
-    ) -> io::Result<Stream> {
+    ) -> io::Result<RankStream> {
         match self {
             Rendezvous::Tcp { host, port, agent } => {
                 let next = port.checked_add(1).filter(|_| *agent && attempt % 2 == 1);
@@ -262,7 +262,7 @@ impl Rendezvous {
             Rendezvous::Local(name) => {
                 let stream = runtime::connect_local(name, timeout)?;
                 same_user(&stream)?;
-                Ok(Stream::Local(stream))
+                Ok(RankStream::Local(stream))
             }
         }
     }
@@ -289,7 +289,7 @@ fn connect(
     timeout: Duration,
     tls: Option<&Tls>,
     watch: &mut Stopwatch,
-) -> io::Result<Stream> {
+) -> io::Result<RankStream> {
     let mut last = None;
     let addresses = addresses(host, port, timeout);
     watch.lap();
@@ -303,7 +303,7 @@ fn connect(
             }
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                return Ok(Stream::Tcp(socket::called(stream, tls)?));
+                return Ok(RankStream::Tcp(socket::called(stream, tls)?));
             }
             Err(error) => last = Some(error),
         }

@@ -3,7 +3,7 @@
 //!
 //! The higher rank connects to the listener of the lower one, performs the handshake, and sends its call. A thread at
 //! each listener accepts connections at any time, so that no rank waits for another one that computes, and keeps them
-//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `opening`.
+//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `dial`.
 //!
 //! ```text
 //! both              handshake, as in `handshake`
@@ -11,10 +11,10 @@
 //! callee → caller   WELCOME
 //! ```
 //!
-//! A call for the socket [`Call::NONE`] only tests whether a connection is possible. It ends with the welcome.
+//! A call for the socket [`DialRequest::NONE`] only tests whether a connection is possible. It ends with the welcome.
 
+use super::dial::{Dial, DialRequest, TICK, WELCOME};
 use super::listeners::Accept;
-use super::opening::{Call, Opening, TICK, WELCOME};
 use crate::bootstrap::handshake::acceptor::Acceptor;
 use crate::bootstrap::handshake::pending::Authenticated;
 use crate::bootstrap::meeting::peer_info::PeerTable;
@@ -37,7 +37,7 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 /// Connections that were accepted, until this rank opens their channel.
 struct Unclaimed<C> {
     /// The connections by their calls.
-    connections: Mutex<HashMap<Call, C>>,
+    connections: Mutex<HashMap<DialRequest, C>>,
     /// Signal for a new connection.
     more: Condvar,
     /// Instant since which this process has had no descriptors for new connections.
@@ -46,15 +46,15 @@ struct Unclaimed<C> {
 
 impl<C: Read + Write> Unclaimed<C> {
     /// Locks the connections.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Call, C>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<DialRequest, C>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Confirms a connection and keeps it.
     fn put(&self, caller: Authenticated<C>) -> io::Result<()> {
         let Authenticated { mut connection, mut message, .. } = caller;
-        let call = Call::read(&mut message)?;
-        if call.socket == Call::NONE {
+        let call = DialRequest::read(&mut message)?;
+        if call.socket == DialRequest::NONE {
             return connection.write_all(&WELCOME);
         }
         // A caller may leave as soon as it has the welcome. After that, its connection must be found here.
@@ -74,8 +74,8 @@ impl<C: Read + Write> Unclaimed<C> {
     }
 
     /// Waits up to `at_most` for the connection of `call`, and takes it.
-    fn take(&self, call: Call, at_most: Duration) -> Option<C> {
-        let absent = |connections: &mut HashMap<Call, C>| !connections.contains_key(&call);
+    fn take(&self, call: DialRequest, at_most: Duration) -> Option<C> {
+        let absent = |connections: &mut HashMap<DialRequest, C>| !connections.contains_key(&call);
         runtime::wait_while(&self.more, &self.connections, at_most, absent).remove(&call)
     }
 }
@@ -129,9 +129,9 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     ///
     /// # Errors
     /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.
-    pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
-        let opening = Opening { peer: call.rank, channel: call.channel, limit, health };
-        opening.poll_until(TICK, |at_most, _| {
+    pub(crate) fn await_call(&self, call: DialRequest, limit: Duration, health: &Health) -> Result<C> {
+        let dial = Dial { peer: call.rank, channel: call.channel, limit, health };
+        dial.poll_until(TICK, |at_most, _| {
             let found = self.unclaimed.take(call, at_most);
             if found.is_none() {
                 self.unclaimed.check_descriptors()?;

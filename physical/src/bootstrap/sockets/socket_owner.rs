@@ -43,9 +43,9 @@ impl SocketOwner {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
         let rows = tables.into_iter().flat_map(|table| {
             let text = fs::read_to_string(table).unwrap_or_default();
-            text.lines().filter_map(Row::parse).collect::<Vec<_>>()
+            text.lines().filter_map(SocketTableRow::parse).collect::<Vec<_>>()
         });
-        let listens = |row: &Row| {
+        let listens = |row: &SocketTableRow| {
             let everywhere = row.address.ip().is_unspecified();
             row.address.port() == address.port() && (everywhere || row.address.ip() == address.ip())
         };
@@ -69,7 +69,7 @@ impl SocketOwner {
 }
 
 /// Row of the kernel's table about a listening socket.
-struct Row {
+struct SocketTableRow {
     /// Address of the socket.
     address: SocketAddr,
     /// User id of its owner.
@@ -78,7 +78,7 @@ struct Row {
     socket: u64,
 }
 
-impl Row {
+impl SocketTableRow {
     /// Decodes a row. Returns `None` if its socket does not listen.
     fn parse(line: &str) -> Option<Self> {
         const LISTENS: &str = "0A";
@@ -86,7 +86,7 @@ impl Row {
         let [_, address, _, LISTENS, _, _, _, user, _, socket, ..] = fields[..] else { return None };
         let (ip, port) = address.split_once(':')?;
         let address = SocketAddr::new(parse_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
-        Some(Row { address, user: user.parse().ok()?, socket: socket.parse().ok()? })
+        Some(SocketTableRow { address, user: user.parse().ok()?, socket: socket.parse().ok()? })
     }
 }
 

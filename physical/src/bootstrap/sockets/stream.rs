@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 /// Connection between two ranks. A unix socket never leaves its host, and needs no TLS.
-pub(crate) enum Stream {
+pub(crate) enum RankStream {
     /// TCP connection, possibly inside TLS.
     Tcp(Box<dyn Socket>),
     /// Unix connection.
@@ -24,13 +24,13 @@ pub(crate) enum Stream {
 macro_rules! either {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream {
-            Stream::Tcp($inner) => $call,
-            Stream::Local($inner) => $call,
+            RankStream::Tcp($inner) => $call,
+            RankStream::Local($inner) => $call,
         }
     };
 }
 
-impl Stream {
+impl RankStream {
     /// Sets the timeout of later reads and writes.
     pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         // Zero would mean forever.
@@ -55,20 +55,20 @@ impl Stream {
     /// Returns the address by which this process reaches the peer, with port 0, for its own listeners.
     pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
         match self {
-            Stream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
-            Stream::Local(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
+            RankStream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
+            RankStream::Local(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
         }
     }
 }
 
-impl Read for Stream {
+impl Read for RankStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.await_event(PollFlags::IN, Timeout::Recv)?;
         either!(self, stream => stream.read(into))
     }
 }
 
-impl Write for Stream {
+impl Write for RankStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.await_event(PollFlags::OUT, Timeout::Send)?;
         either!(self, stream => stream.write(bytes))
@@ -79,7 +79,7 @@ impl Write for Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for RankStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         either!(self, stream => stream.as_fd())
     }
@@ -94,19 +94,19 @@ pub(crate) enum Listener {
 }
 
 impl Accept for Listener {
-    type Connection = Stream;
+    type Connection = RankStream;
 
     /// Returns the next connection. A unix connection of a different user is rejected.
-    fn accept(&self) -> io::Result<Stream> {
+    fn accept(&self) -> io::Result<RankStream> {
         match self {
             Listener::Tcp(listeners, tls) => {
-                Ok(Stream::Tcp(socket::accepted(listeners.accept()?, tls.as_ref())?))
+                Ok(RankStream::Tcp(socket::accepted(listeners.accept()?, tls.as_ref())?))
             }
             Listener::Local(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 same_user(&stream)?;
-                Ok(Stream::Local(stream))
+                Ok(RankStream::Local(stream))
             }
         }
     }

@@ -8,10 +8,10 @@ use super::driver::handle::StreamHandle;
 use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::DeviceMemory;
-use super::streams::stream::{CudaStream, Tail};
-use super::streams::watch::{Watch, Watched};
+use super::streams::failure_watch::{FailureWatch, WatchedWork};
+use super::streams::stream::{CudaStream, StreamTail};
 use super::{CudaQueue, arithmetic};
-use crate::device::operations::elsewhere::in_order;
+use crate::device::operations::cross_device::in_order;
 use crate::device::operations::program::Program;
 use crate::device::{Allocation, Queue};
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// The end of a stream, where a path enqueues work; the device's context is current on this thread.
 pub(crate) struct PathWork<'a> {
     stream: &'a CudaStream,
-    tail: &'a mut Tail,
+    tail: &'a mut StreamTail,
 }
 
 impl PathWork<'_> {
@@ -120,9 +120,9 @@ impl CudaQueue {
 
     /// Lets the device watch the work enqueued last, until the watch ends. Events recorded from now on fail if the
     /// work does. So call this before another thread can wait for the work's results.
-    pub(crate) fn watch(&self, watch: Arc<dyn Watch>) {
+    pub(crate) fn watch(&self, watch: Arc<dyn FailureWatch>) {
         let stream = Arc::clone(&self.0);
-        self.0.gpu.sweeper.watch(Watched::new(watch, &self.0.doubts, stream));
+        self.0.gpu.sweeper.watch(WatchedWork::new(watch, &self.0.pending_failures, stream));
     }
 
     /// Reports that work of this queue has failed: its watched work, or otherwise the work enqueued last. All work
@@ -131,6 +131,6 @@ impl CudaQueue {
     ///
     /// Call this before the stream continues.
     pub(crate) fn fail(&self, error: &Error) {
-        self.0.doubts.fail(error);
+        self.0.pending_failures.fail(error);
     }
 }

@@ -8,7 +8,7 @@ use super::driver::modules::Loaded;
 use super::driver::status::is_final;
 use super::driver::{devices, library};
 use super::kinds::{self, Kinds};
-use super::pool::Pool;
+use super::pool::PinnedPool;
 use super::streams::sweeper::{InFlight, Sweeper};
 use super::streams::timestamp::GpuClock;
 use crate::error::{Error, Result};
@@ -45,11 +45,11 @@ pub(crate) struct Gpu {
     pub(super) loaded: Loaded,
     pub(super) kinds: Kinds,
     /// Memory of the device that was freed; stays empty where the driver keeps it itself.
-    pub(super) freed: Pool,
+    pub(super) freed: PinnedPool,
     /// Unused memory of the device that was shared with other processes.
-    pub(super) lent: Pool,
+    pub(super) lent: PinnedPool,
     /// Unused pinned memory of the host.
-    pub(super) pinned: Pool,
+    pub(super) pinned: PinnedPool,
     pub(super) sweeper: Arc<Sweeper>,
     /// Held shared to enqueue, and exclusively to free memory that the driver frees only after all work.
     pub(super) enqueuing: RwLock<()>,
@@ -97,9 +97,9 @@ impl Gpu {
             clock: GpuClock::default(),
             loaded: Loaded::default(),
             kinds: Kinds::default(),
-            freed: Pool::default(),
-            lent: Pool::default(),
-            pinned: Pool::default(),
+            freed: PinnedPool::default(),
+            lent: PinnedPool::default(),
+            pinned: PinnedPool::default(),
             sweeper,
             enqueuing: RwLock::default(),
         };
@@ -313,7 +313,7 @@ impl Gpu {
     }
 
     /// Frees kept memory; the context must be current. Waits for the device.
-    fn free(&self, kept: &Pool) {
+    fn free(&self, kept: &PinnedPool) {
         for address in kept.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and it is not in use.
             unsafe { sys::cuMemFree_v2(address as u64) };

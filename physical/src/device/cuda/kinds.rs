@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The record as it lies on the device: `Refusal` of `physical/cuda/device.cuh`.
-pub(super) type Words = [u64; 4];
+pub(super) type RefusalRecord = [u64; 4];
 
 /// Size of the record in bytes.
-pub(super) const BYTES: usize = size_of::<Words>();
+pub(super) const BYTES: usize = size_of::<RefusalRecord>();
 
 /// Bits of a launch's number for the kind of launch.
 const KIND_BITS: u32 = 16;
@@ -22,12 +22,12 @@ pub(super) static CARRY: Module = Module { name: "refusal", code: Code::Packed(h
 #[derive(Default)]
 pub(super) struct Kinds {
     launches: AtomicU64,
-    list: Mutex<Vec<Kind>>,
+    list: Mutex<Vec<LaunchKind>>,
 }
 
 /// A kind of launch: the codec, and the text about a damaged message.
 #[derive(Clone, PartialEq)]
-struct Kind {
+struct LaunchKind {
     codec: String,
     damage: &'static str,
 }
@@ -38,7 +38,7 @@ impl Kinds {
         let mut list = lock(&self.list);
         let place = list.iter().position(|kind| kind.codec == codec && kind.damage == damage);
         let place = place.unwrap_or_else(|| {
-            list.push(Kind { codec: codec.to_owned(), damage });
+            list.push(LaunchKind { codec: codec.to_owned(), damage });
             list.len() - 1
         });
         let launch = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
@@ -46,13 +46,14 @@ impl Kinds {
     }
 
     /// Returns the failure in a record; `None` if nothing was refused.
-    pub(super) fn failure(&self, [launch, upper, before, lower]: Words) -> Option<Failure> {
+    pub(super) fn failure(&self, [launch, upper, before, lower]: RefusalRecord) -> Option<Failure> {
         if launch == 0 {
             return None;
         }
         let place = launch & ((1 << KIND_BITS) - 1);
         let kind = lock(&self.list).get(place as usize).cloned();
-        let Kind { codec, damage } = kind.unwrap_or(Kind { codec: "a codec".to_owned(), damage: "" });
+        let LaunchKind { codec, damage } =
+            kind.unwrap_or(LaunchKind { codec: "a codec".to_owned(), damage: "" });
         let first = !upper >> 16;
         let refusal = match (upper as u32) << 16 | lower as u32 & 0xffff {
             0 => CodecError::damaged(damage),

@@ -1,7 +1,7 @@
 //! Programs on a stream: launches with their arguments filled in.
 
-use super::memory::Room;
-use super::streams::stream::{CudaStream, Tail};
+use super::memory::DeviceAllocation;
+use super::streams::stream::{CudaStream, StreamTail};
 use crate::device::operations::program::{Argument, Launch, Module, Program};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Argument of a launch as the driver copies it. The largest is the one for refusals.
-type Value = [u64; 3];
+type LaunchValue = [u64; 3];
 
 /// Operands of a program as its launches need them.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Filled<'a> {
 impl CudaStream {
     /// Enqueues the launches of a program; the context must be current. Its modules are
     /// [prepared](super::gpu::Gpu::prepare), so the driver's compiler does not run while the stream is locked.
-    pub(super) fn launch(&self, tail: &mut Tail, program: &Program, filled: &Filled<'_>) -> Result<()> {
+    pub(super) fn launch(&self, tail: &mut StreamTail, program: &Program, filled: &Filled<'_>) -> Result<()> {
         let scratch = self.scratch(tail, program.scratch)?;
         for launch in &program.launches {
             let values = launch.arguments.iter().map(|argument| match *argument {
@@ -42,13 +42,13 @@ impl CudaStream {
                 Argument::F32(number) => Ok([number.to_bits().into(), 0, 0]),
                 Argument::F64(number) => Ok([number.to_bits(), 0, 0]),
             });
-            let values = values.collect::<Result<Vec<Value>>>()?;
+            let values = values.collect::<Result<Vec<LaunchValue>>>()?;
             self.start(program.module, launch, values)?;
         }
         program.then.iter().try_for_each(|program| self.launch(tail, program, filled))
     }
 
-    fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<Value>) -> Result<()> {
+    fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<LaunchValue>) -> Result<()> {
         let gpu = &self.gpu;
         let function = gpu.function(module, launch)?;
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
@@ -74,14 +74,14 @@ impl CudaStream {
     }
 
     /// Returns the address of scratch memory, which work that was enqueued before may still use.
-    fn scratch(&self, tail: &mut Tail, bytes: usize) -> Result<u64> {
+    fn scratch(&self, tail: &mut StreamTail, bytes: usize) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);
         }
         if let Some(room) = tail.scratch.as_ref().filter(|room| room.bytes >= bytes) {
             return Ok(room.address);
         }
-        let room = Room::at_once(self, bytes)?;
+        let room = DeviceAllocation::at_once(self, bytes)?;
         let address = room.address;
         if let Some(smaller) = tail.scratch.replace(room) {
             tail.hold(smaller);
@@ -93,7 +93,7 @@ impl CudaStream {
     /// without the stream's lock.
     ///
     /// # Errors
-    /// As [`Room::new`].
+    /// As [`DeviceAllocation::new`].
     pub(super) fn make_room(self: &Arc<Self>, program: &Program) -> Result<()> {
         let is_refusing =
             |argument: &Argument| matches!(argument, Argument::Refusing | Argument::RefusingAt(_));
@@ -101,9 +101,9 @@ impl CudaStream {
             self.make_record()?;
         }
         let has_enough =
-            |tail: &Tail| tail.scratch.as_ref().is_some_and(|room| room.bytes >= program.scratch);
+            |tail: &StreamTail| tail.scratch.as_ref().is_some_and(|room| room.bytes >= program.scratch);
         if program.scratch > 0 && !has_enough(&self.tail()) {
-            let room = Room::new(self, program.scratch)?;
+            let room = DeviceAllocation::new(self, program.scratch)?;
             let mut tail = self.tail();
             if !has_enough(&tail)
                 && let Some(smaller) = tail.scratch.replace(room)
@@ -117,7 +117,7 @@ impl CudaStream {
 }
 
 impl Filled<'_> {
-    fn operand(&self, launch: &Launch, number: usize, bytes: u64) -> Result<Value> {
+    fn operand(&self, launch: &Launch, number: usize, bytes: u64) -> Result<LaunchValue> {
         let address = self.operands.get(number).ok_or_else(|| {
             let what =
                 format!("{} needs operand {number}, and there are {}", launch.entry, self.operands.len());

@@ -3,7 +3,7 @@
 use super::driver::handle::{PoolHandle, StreamHandle};
 use super::driver::library;
 use super::gpu::Gpu;
-use super::pool::Pool;
+use super::pool::PinnedPool;
 use super::streams::stream::CudaStream;
 use crate::device::Queue;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ const LENT: usize = 2 << 20;
 
 /// Origin of memory, to which it goes back.
 #[derive(Clone, Copy)]
-enum Source {
+enum MemorySource {
     /// The device's pool, in stream order.
     Pool(PoolHandle),
     /// Memory kept from earlier allocations, if pools are unsupported.
@@ -36,18 +36,18 @@ enum Source {
     Lent,
 }
 
-impl Source {
+impl MemorySource {
     /// Returns the one of memory that is used here only.
     fn of(gpu: &Gpu) -> Self {
-        gpu.pool.map_or(Source::Kept, Source::Pool)
+        gpu.pool.map_or(MemorySource::Kept, MemorySource::Pool)
     }
 
     /// Returns the size to allocate for `bytes` bytes.
     fn size(self, bytes: usize) -> usize {
         match self {
-            Source::Pool(_) => bytes,
-            Source::Kept => Pool::class(bytes),
-            Source::Lent => bytes.checked_next_multiple_of(LENT).unwrap_or(bytes),
+            MemorySource::Pool(_) => bytes,
+            MemorySource::Kept => PinnedPool::class(bytes),
+            MemorySource::Lent => bytes.checked_next_multiple_of(LENT).unwrap_or(bytes),
         }
     }
 }
@@ -55,15 +55,15 @@ impl Source {
 /// Memory of a device that its stream or a buffer owns.
 ///
 /// Work in flight keeps it. So it is unused when dropped, and freed immediately.
-pub(super) struct Room {
+pub(super) struct DeviceAllocation {
     pub(super) address: u64,
     pub(super) bytes: usize,
-    source: Source,
+    source: MemorySource,
     gpu: Arc<Gpu>,
     stream: StreamHandle,
 }
 
-impl Room {
+impl DeviceAllocation {
     /// Allocates memory with arbitrary content for work of a stream, and for work that waits for it. The stream must
     /// outlive the memory. Does not wait, so the caller may hold the stream.
     ///
@@ -71,7 +71,7 @@ impl Room {
     /// [`Error::System`] with the size and the free memory, if memory runs out.
     pub(super) fn at_once(stream: &CudaStream, bytes: usize) -> Result<Self> {
         let gpu = &stream.gpu;
-        let room = Self::if_free(stream, bytes, Source::of(gpu), false)?;
+        let room = Self::if_free(stream, bytes, MemorySource::of(gpu), false)?;
         room.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
@@ -79,12 +79,12 @@ impl Room {
     /// already: no thread may wait for the caller to enqueue.
     ///
     /// # Errors
-    /// As [`Room::at_once`].
+    /// As [`DeviceAllocation::at_once`].
     pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        Self::of(stream, bytes, Source::of(&stream.gpu))
+        Self::of(stream, bytes, MemorySource::of(&stream.gpu))
     }
 
-    fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
+    fn of(stream: &Arc<CudaStream>, bytes: usize, source: MemorySource) -> Result<Self> {
         let mut room = Self::if_free(stream, bytes, source, false)?;
         // The first wait drops the values that the work kept. The second one completes frees in stream order.
         for is_last in [false, true] {
@@ -98,25 +98,30 @@ impl Room {
 
     /// Allocates memory; returns `None` if memory runs out, also if kept memory cannot be freed immediately. The last
     /// attempt frees that, too, however long it takes.
-    fn if_free(stream: &CudaStream, bytes: usize, source: Source, is_last: bool) -> Result<Option<Self>> {
+    fn if_free(
+        stream: &CudaStream,
+        bytes: usize,
+        source: MemorySource,
+        is_last: bool,
+    ) -> Result<Option<Self>> {
         let CudaStream { gpu, handle: stream, .. } = stream;
         let stream = *stream;
         let _current = gpu.enter()?;
         let bytes = source.size(bytes);
         let kept = match source {
-            Source::Pool(_) => None,
-            Source::Kept => gpu.freed.take(bytes),
-            Source::Lent => gpu.lent.take(bytes),
+            MemorySource::Pool(_) => None,
+            MemorySource::Kept => gpu.freed.take(bytes),
+            MemorySource::Lent => gpu.lent.take(bytes),
         };
         let mut address = kept.unwrap_or(0) as u64;
         let mut allocate = || match source {
             _ if address != 0 => CUresult::CUDA_SUCCESS,
             // SAFETY: the place is there for one address, the pool is there, and the stream lives.
-            Source::Pool(pool) => unsafe {
+            MemorySource::Pool(pool) => unsafe {
                 sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool.0, stream.0)
             },
             // SAFETY: the place is there for one address.
-            Source::Kept | Source::Lent => unsafe { sys::cuMemAlloc_v2(&mut address, bytes) },
+            MemorySource::Kept | MemorySource::Lent => unsafe { sys::cuMemAlloc_v2(&mut address, bytes) },
         };
         let mut status = allocate();
         if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
@@ -132,16 +137,16 @@ impl Room {
             return Ok(None);
         }
         gpu.expect(status, &format!("allocate {bytes} bytes"))?;
-        Ok(Some(Room { address, bytes, source, gpu: Arc::clone(gpu), stream }))
+        Ok(Some(DeviceAllocation { address, bytes, source, gpu: Arc::clone(gpu), stream }))
     }
 }
 
-impl Drop for Room {
+impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         match self.source {
-            Source::Kept => self.gpu.freed.put(self.bytes, self.address as usize),
-            Source::Lent => self.gpu.lent.put(self.bytes, self.address as usize),
-            Source::Pool(_) => {
+            MemorySource::Kept => self.gpu.freed.put(self.bytes, self.address as usize),
+            MemorySource::Lent => self.gpu.lent.put(self.bytes, self.address as usize),
+            MemorySource::Pool(_) => {
                 // Where the device is lost this fails, and there is nothing left to free.
                 let Ok(_current) = self.gpu.enter() else { return };
                 // SAFETY: it was allocated so, and it is no longer in use.
@@ -153,7 +158,7 @@ impl Drop for Room {
 
 /// Memory of a buffer, which keeps the stream that it was allocated for.
 pub(super) struct DeviceMemory {
-    pub(super) room: Room,
+    pub(super) room: DeviceAllocation,
     _stream: Arc<CudaStream>,
 }
 
@@ -161,21 +166,21 @@ impl DeviceMemory {
     /// Allocates memory, which holds anything.
     ///
     /// # Errors
-    /// As [`Room::new`].
+    /// As [`DeviceAllocation::new`].
     pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        Self::of(stream, bytes, Source::of(&stream.gpu))
+        Self::of(stream, bytes, MemorySource::of(&stream.gpu))
     }
 
     /// Allocates such memory for other processes, too.
     ///
     /// # Errors
-    /// As [`Room::new`].
+    /// As [`DeviceAllocation::new`].
     pub(super) fn shareable(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        Self::of(stream, bytes, Source::Lent)
+        Self::of(stream, bytes, MemorySource::Lent)
     }
 
-    fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
-        Ok(DeviceMemory { room: Room::of(stream, bytes, source)?, _stream: Arc::clone(stream) })
+    fn of(stream: &Arc<CudaStream>, bytes: usize, source: MemorySource) -> Result<Self> {
+        Ok(DeviceMemory { room: DeviceAllocation::of(stream, bytes, source)?, _stream: Arc::clone(stream) })
     }
 
     /// Returns the address as a buffer has it.
@@ -193,29 +198,29 @@ fn out_of_memory(gpu: &Gpu, bytes: usize) -> Error {
 }
 
 /// Pinned memory of the host. On drop, neither the host nor the device uses it any more.
-pub(super) struct Pinned {
+pub(super) struct PinnedMemory {
     pub(super) address: NonNull<u8>,
     class: usize,
     gpu: Arc<Gpu>,
 }
 
 // SAFETY: only the owner of the value, or the buffer over it, accesses the bytes.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Pinned {}
+unsafe impl Sync for PinnedMemory {}
 
-impl Pinned {
+impl PinnedMemory {
     /// Returns memory that holds anything, but is initialised.
     ///
     /// # Errors
     /// [`Error::System`] if the system has no more of it.
     pub(super) fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
-        let class = Pool::class(bytes);
+        let class = PinnedPool::class(bytes);
         let address = match gpu.pinned.take(class).and_then(NonZeroUsize::new) {
             Some(address) => NonNull::with_exposed_provenance(address),
             None => pinned(gpu, class).inspect_err(|_| gpu.pinned.miss(class))?,
         };
-        Ok(Pinned { address, class, gpu: Arc::clone(gpu) })
+        Ok(PinnedMemory { address, class, gpu: Arc::clone(gpu) })
     }
 
     /// Returns elements over pinned memory, which hold anything.
@@ -223,7 +228,7 @@ impl Pinned {
         let Some(bytes) = len.checked_mul(dtype.size()).filter(|bytes| *bytes > 0) else {
             return Buffer::zeroed(dtype, len);
         };
-        let memory = Pinned::new(gpu, bytes)?;
+        let memory = PinnedMemory::new(gpu, bytes)?;
         let address = memory.address;
         // SAFETY: the memory is the host's, initialised, of at least this size, aligned, and lives until the keeper
         // is dropped. Nothing else accesses it until then.
@@ -231,7 +236,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         self.gpu.pinned.put(self.class, self.address.as_ptr().expose_provenance());
     }

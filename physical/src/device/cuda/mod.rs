@@ -13,19 +13,19 @@ mod arithmetic;
 pub(crate) mod driver;
 pub(crate) mod enqueue;
 pub(crate) mod gpu;
+mod kernel_error;
 mod kinds;
 mod launch;
 mod memory;
 mod pool;
 mod queue;
-mod refusal;
 pub(crate) mod streams;
 
 pub use driver::devices::Description;
 pub(crate) use queue::CudaQueue;
 pub use streams::exchange::{DeviceTensor, Exchange};
+pub(crate) use streams::failure_watch::FailureWatch;
 pub use streams::foreign::{ForeignStream, raw_stream};
-pub(crate) use streams::watch::Watch;
 
 use super::{Device, Queue};
 use crate::error::{Error, Result};
@@ -111,10 +111,10 @@ pub fn devices() -> Result<Vec<Description>> {
 }
 
 /// Identity of a GPU.
-type Uuid = [u8; 16];
+type GpuUuid = [u8; 16];
 
 /// Identity of a GPU, its place on the host's bus, and the identities of the other GPUs whose memory it reads directly.
-type Identified = (Uuid, [c_int; 3], Vec<Uuid>);
+type Identified = (GpuUuid, [c_int; 3], Vec<GpuUuid>);
 
 /// Returns the identity of the GPU that a queue is of. `None` for the queues of other devices.
 ///
@@ -146,7 +146,7 @@ pub fn peers() -> Result<Vec<Vec<usize>>> {
 ///
 /// # Errors
 /// [`Error::Usage`] if it is not a queue of a GPU; [`Error::System`] if the driver refuses.
-pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
+pub(crate) fn same_device(queue: &Queue) -> Result<Queue> {
     let no_gpu = || Error::usage(format!("{} is not a GPU", queue.name()), "use a queue of a GPU");
     Cuda(Arc::clone(CudaQueue::of(queue).ok_or_else(no_gpu)?.gpu())).queue()
 }

@@ -17,10 +17,10 @@ const FEW: usize = 64 << 20;
 
 /// Unused memory, by size.
 #[derive(Default)]
-pub(super) struct Pool(Mutex<Kept>);
+pub(super) struct PinnedPool(Mutex<FreeLists>);
 
 #[derive(Default)]
-struct Kept {
+struct FreeLists {
     addresses: HashMap<usize, Vec<usize>>,
     /// Bytes of all of them.
     kept: usize,
@@ -28,7 +28,7 @@ struct Kept {
     used: usize,
 }
 
-impl Pool {
+impl PinnedPool {
     /// Returns the size to allocate for `bytes` bytes: at most a quarter more, and at least a page.
     pub(super) fn class(bytes: usize) -> usize {
         let step = bytes.checked_next_power_of_two().unwrap_or(bytes) / 8;
@@ -80,22 +80,22 @@ mod tests {
     #[test]
     fn classes_are_a_quarter_larger_at_most_and_few() {
         for bytes in [0, 1, 4096] {
-            assert_eq!(Pool::class(bytes), 4096);
+            assert_eq!(PinnedPool::class(bytes), 4096);
         }
         let mut classes = std::collections::BTreeSet::new();
         for bytes in (4096..10_000_000).step_by(777) {
-            let class = Pool::class(bytes);
+            let class = PinnedPool::class(bytes);
             assert!(class >= bytes && class - bytes <= (bytes / 4).max(4096), "{bytes}: {class}");
-            assert_eq!(Pool::class(class), class);
+            assert_eq!(PinnedPool::class(class), class);
             classes.insert(class);
         }
         assert!(classes.len() < 60, "{}", classes.len());
-        assert_eq!(Pool::class(usize::MAX), usize::MAX);
+        assert_eq!(PinnedPool::class(usize::MAX), usize::MAX);
     }
 
     #[test]
     fn what_comes_back_is_given_again_for_its_class_only() {
-        let pool = Pool::default();
+        let pool = PinnedPool::default();
         pool.put(4096, 1);
         pool.put(8192, 2);
         assert_eq!(pool.take(8192), Some(2));
@@ -108,7 +108,7 @@ mod tests {
     }
     #[test]
     fn what_is_kept_is_not_much_more_than_what_is_used() {
-        let pool = Pool::default();
+        let pool = PinnedPool::default();
         pool.put(FEW, 1);
         assert!(!pool.is_overfull());
         pool.put(4096, 2);

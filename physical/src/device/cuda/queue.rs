@@ -4,7 +4,7 @@ use super::arithmetic;
 use super::enqueue::address;
 use super::gpu::Gpu;
 use super::launch::Filled;
-use super::memory::{DeviceMemory, Pinned};
+use super::memory::{DeviceMemory, PinnedMemory};
 use super::streams::event::CudaEvent;
 use super::streams::stream::CudaStream;
 use super::streams::timestamp::CudaTimestamp;
@@ -84,7 +84,7 @@ impl DeviceQueue for CudaQueue {
     }
 
     fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        Pinned::buffer(&self.0.gpu, dtype, len)
+        PinnedMemory::buffer(&self.0.gpu, dtype, len)
     }
 
     fn copy_up(&self, from: ReadView, to: Span) {

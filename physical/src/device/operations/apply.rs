@@ -1,6 +1,6 @@
 //! Runs a kernel on the device of its operands.
 
-use super::elsewhere;
+use super::cross_device;
 use crate::device::{Kernel, host};
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
@@ -29,7 +29,7 @@ pub fn apply_all(kernel: Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [Writ
     if on_host {
         return host::run(&*kernel, reads, writes);
     }
-    elsewhere::apply(&kernel, reads, writes)
+    cross_device::apply(&kernel, reads, writes)
 }
 
 #[cfg(test)]

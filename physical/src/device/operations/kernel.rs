@@ -57,14 +57,14 @@ pub struct Operands<'a> {
 }
 
 /// Operands of one type: `R` that are read, and `W` that are written.
-type Typed<'a, T, const R: usize, const W: usize> = ([&'a [T]; R], [&'a mut [T]; W]);
+type TypedOperands<'a, T, const R: usize, const W: usize> = ([&'a [T]; R], [&'a mut [T]; W]);
 
 impl<'a> Operands<'a> {
     /// Returns the operands as elements of one type: `R` that are read, and `W` that are written.
     ///
     /// # Errors
     /// [`Error::Usage`] if the numbers of operands or the types differ.
-    pub fn all<T: Element, const R: usize, const W: usize>(self) -> Result<Typed<'a, T, R, W>> {
+    pub fn all<T: Element, const R: usize, const W: usize>(self) -> Result<TypedOperands<'a, T, R, W>> {
         let given = (self.reads.len(), self.writes.len());
         let other = || {
             let (reads, writes) = given;

@@ -55,7 +55,7 @@ fn measured<T: Element, const N: usize>(
     let mut results: Option<Buffer> = None;
     let count = operands.len();
     for (at, runs) in operands.enumerate() {
-        let measure = Measure::new(quantity, &runs)?;
+        let measure = MeasureKernel::new(quantity, &runs)?;
         let results = match &results {
             Some(results) => results,
             None => results.insert(Buffer::zeroed_on(&runs[0].queue(), T::DTYPE, count)?),
@@ -78,14 +78,14 @@ enum Quantity {
 
 /// Kernel that stores a quantity.
 #[derive(Debug)]
-struct Measure {
+struct MeasureKernel {
     quantity: Quantity,
     dtype: DType,
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only programs need to know it"))]
     len: usize,
 }
 
-impl Measure {
+impl MeasureKernel {
     fn new(quantity: Quantity, runs: &[ReadView]) -> Result<Self> {
         let refuse = |what: String| Err(Error::usage(what, "use runs of f32 or f64, of equal lengths"));
         let [first, others @ ..] = runs else { return refuse("there are no runs to measure".to_owned()) };
@@ -100,7 +100,7 @@ impl Measure {
                 run.len(),
                 run.dtype()
             )),
-            None => Ok(Measure { quantity, dtype, len }),
+            None => Ok(MeasureKernel { quantity, dtype, len }),
         }
     }
 
@@ -135,7 +135,7 @@ fn first<T: Copy + Into<f64>>(x: &[T], none: impl Fn(&[T]) -> bool) -> [u8; 8] {
     found.map_or(-1, |index| index as i64).to_ne_bytes()
 }
 
-impl Kernel for Measure {
+impl Kernel for MeasureKernel {
     fn run(&self, mut operands: Operands<'_>) -> Result<()> {
         let result = self.of(&operands.reads)?;
         operands.writes.iter_mut().for_each(|(_, to)| to.copy_from_slice(&result));

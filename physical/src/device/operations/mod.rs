@@ -2,7 +2,7 @@
 
 pub(super) mod apply;
 pub(super) mod arithmetic;
-pub(super) mod elsewhere;
+pub(super) mod cross_device;
 pub(super) mod kernel;
 pub mod measure;
 pub mod program;

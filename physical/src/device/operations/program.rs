@@ -99,15 +99,15 @@ impl Launch {
 
 impl Argument {
     /// Returns the type of its parameter.
-    pub(crate) fn parameter(self) -> Parameter<'static> {
+    pub(crate) fn parameter(self) -> PtxParameter<'static> {
         match self {
             Argument::Operand(_) | Argument::OperandAt(..) | Argument::Scratch(_) | Argument::U64(_) => {
-                Parameter(".u64")
+                PtxParameter(".u64")
             }
-            Argument::U32(_) => Parameter(".u32"),
-            Argument::F32(_) => Parameter(".f32"),
-            Argument::F64(_) => Parameter(".f64"),
-            Argument::Refusing | Argument::RefusingAt(_) => Parameter("24"),
+            Argument::U32(_) => PtxParameter(".u32"),
+            Argument::F32(_) => PtxParameter(".f32"),
+            Argument::F64(_) => PtxParameter(".f64"),
+            Argument::Refusing | Argument::RefusingAt(_) => PtxParameter("24"),
         }
     }
 }
@@ -153,14 +153,14 @@ impl PartialEq for Module {
 
 /// Type of an entry's parameter, as PTX spells it: `.u64`, or the size in bytes of one that is aligned bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Parameter<'a>(&'a str);
+pub(crate) struct PtxParameter<'a>(&'a str);
 
-impl<'a> Parameter<'a> {
+impl<'a> PtxParameter<'a> {
     /// Returns the type in the line of a parameter: `.u64` of `.param .u64 scale_param_0`, and the whole line of an
     /// aligned one except its name.
     fn of(line: &'a str) -> Self {
         let line = line.strip_prefix(".param ").unwrap_or(line);
-        Parameter(match line.split_once("[") {
+        PtxParameter(match line.split_once("[") {
             Some((_, size)) => size.trim_end_matches(']'),
             None => line.split_whitespace().next().unwrap_or_default(),
         })
@@ -176,17 +176,17 @@ impl<'a> Parameter<'a> {
 }
 
 /// Returns the types of an entry's parameters.
-pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<Parameter<'a>>> {
+pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<PtxParameter<'a>>> {
     let head = format!(".entry {entry}(");
     let rest = &text[text.find(&head)? + head.len()..];
     let list = &rest[..rest.find(')')?];
-    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(Parameter::of).collect())
+    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(PtxParameter::of).collect())
 }
 
 /// Returns the sizes of the parameters of an entry in bytes, from the PTX declarations.
 #[cfg(feature = "cuda")]
 pub(crate) fn parameter_sizes(text: &str, entry: &str) -> Option<Vec<usize>> {
-    parameters(text, entry).map(|parameters| parameters.into_iter().map(Parameter::size).collect())
+    parameters(text, entry).map(|parameters| parameters.into_iter().map(PtxParameter::size).collect())
 }
 
 /// Returns the text of packed PTX.

@@ -8,16 +8,16 @@ use std::time::Duration;
 pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
 /// Work of a thread that makes some progress with each call; returns true if it has.
-pub(crate) type Meanwhile = dyn Fn() -> bool;
+pub(crate) type ProgressFn = dyn Fn() -> bool;
 
 thread_local! {
     /// Work of this thread that other ranks may wait for, and through them their devices and this one.
-    static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
+    static MEANWHILE: RefCell<Vec<Weak<ProgressFn>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Continues this work of the thread, as long as it lives, whenever the thread waits for a device.
 #[cfg(feature = "cuda")]
-pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
+pub(crate) fn go_on_meanwhile(work: &Rc<ProgressFn>) {
     MEANWHILE.with_borrow_mut(|works| {
         works.retain(|work| work.strong_count() > 0);
         works.push(Rc::downgrade(work));
@@ -25,7 +25,7 @@ pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
 }
 
 /// Continues once all such work of this thread except `own`; returns true after any progress.
-pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
+pub(crate) fn go_on(own: Option<&Rc<ProgressFn>>) -> bool {
     let mut has_moved = false;
     // One after another, since the list must not be borrowed while one of them runs.
     for at in 0.. {

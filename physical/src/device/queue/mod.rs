@@ -6,7 +6,7 @@
 //! The host queue enqueues nothing: its work is complete when the call returns, at no cost.
 //!
 //! A device implements [`DeviceQueue`] and [`Event`]. The layers above use [`Queue`] alone, and rarely: scratch,
-//! state and snapshots are created [beside](crate::Buffer::beside) the buffer that they serve.
+//! state and snapshots are created [beside](crate::Buffer::zeroed_same_device) the buffer that they serve.
 //!
 //! # Failures
 //! Work that runs late fails late, and its output is then wrong. A [`Failure`] travels with those bytes: a queue
@@ -24,7 +24,7 @@
 
 pub(super) mod meanwhile;
 pub(super) mod order;
-pub(super) mod place;
+pub(super) mod sync_point;
 pub(super) mod timestamp;
 pub(super) mod waiting;
 

@@ -1,6 +1,6 @@
 //! Order of the work of several queues on one memory.
 
-use super::place::{WaitPlace, at};
+use super::sync_point::{SyncPoint, at};
 use super::{DeviceQueue, Event};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,23 +9,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Callers hold views, which settle the order of the program; this type is about the execution.
 #[derive(Default)]
-pub(crate) struct Order(Mutex<Events>);
+pub(crate) struct AccessOrder(Mutex<AccessEvents>);
 
 #[derive(Default)]
-struct Events {
+struct AccessEvents {
     /// An event of the memory's own queue after the last write, recorded when another queue first needs it.
     written: Option<Arc<dyn Event>>,
     /// The last read of each other queue since the last write.
     read: Vec<(Arc<dyn DeviceQueue>, Arc<dyn Event>)>,
 }
 
-impl Order {
-    fn events(&self) -> MutexGuard<'_, Events> {
+impl AccessOrder {
+    fn events(&self) -> MutexGuard<'_, AccessEvents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the memory's own queue wait for pending reads of other queues, at a place.
-    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: WaitPlace) {
+    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: SyncPoint) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
         }
@@ -49,7 +49,7 @@ impl Order {
             return;
         }
         let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
-        at(WaitPlace::BeforeRead, || reader.wait_to_read(&event));
+        at(SyncPoint::BeforeRead, || reader.wait_to_read(&event));
     }
 
     /// Notes that `reader` has enqueued work that reads the memory.

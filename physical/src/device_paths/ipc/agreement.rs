@@ -5,12 +5,12 @@
 //! are messages of the host's transport under the label of the operation: one that another rank sends under another label
 //! is a mismatch there, and one that does not come is missed.
 
-use super::notice::{NOTICE, Notice, ORDER, read_number};
-use super::order::{Place, TurnOrder};
+use super::contribution::{Contribution, NOTICE, ORDER, read_number};
+use super::order::{TurnOrder, TurnTicket};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
-use crate::transport::{Label, Land, Source, Ticket, Transport};
+use crate::transport::{Label, ReceiveMode, Source, Ticket, Transport};
 use crate::waiting::doorbell::Bell;
 use crate::waiting::drive::waker;
 use std::sync::Arc;
@@ -46,14 +46,14 @@ pub(super) struct Agreement {
 /// Outcome of an agreement.
 pub(super) struct Agreed {
     /// Place of the operation in the order of all.
-    pub(super) place: Place,
+    pub(super) place: TurnTicket,
     /// Notices, by rank.
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<Contribution>,
 }
 
 impl Agreement {
     /// Begins an agreement with this rank's notice.
-    pub(super) fn begin(transport: &dyn Transport, label: Label, mine: &Notice) -> Result<Self> {
+    pub(super) fn begin(transport: &dyn Transport, label: Label, mine: &Contribution) -> Result<Self> {
         let size = transport.size();
         let table = Buffer::zeroed(DType::U8, size * NOTICE + ORDER)?;
         let mut agreement =
@@ -66,7 +66,8 @@ impl Agreement {
         if own == 0 {
             for peer in 1..size {
                 let view = table.write(row(peer))?;
-                coming.push((peer, transport.post_recv(Source::Rank(peer), to_root, view, Land::Copy)));
+                coming
+                    .push((peer, transport.post_recv(Source::Rank(peer), to_root, view, ReceiveMode::Copy)));
             }
             return Ok(agreement);
         }
@@ -74,7 +75,10 @@ impl Agreement {
         let notice = Buffer::from_slice(&mine.to_bytes())?;
         going.push(transport.post_send(0, to_root, notice.read_all()?));
         let from_root = Label { tag: label.tag.at_step(FROM_ROOT)?, ..label };
-        coming.push((0, transport.post_recv(Source::Rank(0), from_root, table.write_all()?, Land::Copy)));
+        coming.push((
+            0,
+            transport.post_recv(Source::Rank(0), from_root, table.write_all()?, ReceiveMode::Copy),
+        ));
         Ok(agreement)
     }
 
@@ -127,10 +131,10 @@ impl Agreement {
     }
 
     /// Returns the number in the order, and the notices.
-    fn read(&self, size: usize) -> Result<(u64, Vec<Notice>)> {
+    fn read(&self, size: usize) -> Result<(u64, Vec<Contribution>)> {
         let table = self.table.read_all()?;
         let (rows, order) = table.bytes().split_at(size * NOTICE);
-        let notices = rows.as_chunks().0.iter().map(Notice::from_bytes).collect();
+        let notices = rows.as_chunks().0.iter().map(Contribution::from_bytes).collect();
         Ok((read_number(order), notices))
     }
 

@@ -9,15 +9,15 @@
 
 use super::combine;
 use super::combine::CombinationOrder;
-use super::memory::{Exported, Exports, Imports, of_this_process};
-use super::notice::Notice;
-use super::words::Words;
+use super::contribution::Contribution;
+use super::memory::{ExportedMemory, Exports, Imports, of_this_process};
+use super::sync_pages::SyncPages;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::native::chunk;
 use crate::transport::{Label, Tally};
@@ -28,10 +28,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Facts and memory of one rank's endpoint, which work in flight keeps.
-pub(super) struct Reach {
+pub(super) struct EndpointReach {
     pub(super) rank: usize,
     pub(super) gpu: Arc<Gpu>,
-    pub(super) words: Arc<Words>,
+    pub(super) words: Arc<SyncPages>,
     /// Memory of ranks of other processes.
     pub(super) imports: Arc<Imports>,
     pub(super) exports: Arc<Exports>,
@@ -50,7 +50,7 @@ pub(super) struct Reach {
 
 /// Words and memory of endpoints that are gone: to let go of them may wait for the device, which is not for the thread that lets
 /// streams go on.
-static GONE: Mutex<Vec<(Arc<Words>, Arc<Imports>)>> = Mutex::new(Vec::new());
+static GONE: Mutex<Vec<(Arc<SyncPages>, Arc<Imports>)>> = Mutex::new(Vec::new());
 
 /// Lets go of what endpoints had that are gone.
 pub(super) fn clear_away() {
@@ -58,14 +58,14 @@ pub(super) fn clear_away() {
     drop(gone);
 }
 
-impl Drop for Reach {
+impl Drop for EndpointReach {
     fn drop(&mut self) {
         let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
         gone.push((Arc::clone(&self.words), Arc::clone(&self.imports)));
     }
 }
 
-impl Reach {
+impl EndpointReach {
     /// Returns the queue behind a handle.
     ///
     /// # Errors
@@ -83,9 +83,9 @@ impl Reach {
     pub(super) fn find(
         &self,
         rank: usize,
-        notice: &Notice,
+        notice: &Contribution,
         bytes: usize,
-        held: &mut Vec<Arc<Exported>>,
+        held: &mut Vec<Arc<ExportedMemory>>,
     ) -> Result<CUdeviceptr> {
         if bytes == 0 {
             return Ok(0);
@@ -96,13 +96,13 @@ impl Reach {
         }
         // The driver refuses the memory of a process that has been killed, which is not this rank's failure.
         let found = self.imports.find(&self.gpu, rank, notice, bytes);
-        found.map_err(|error| self.health.explain(error, During::Registering))
+        found.map_err(|error| self.health.explain(error, ErrorContext::Registering))
     }
 }
 
 /// An operation whose contributions lie at known addresses.
-pub(super) struct Transfer {
-    pub(super) reach: Arc<Reach>,
+pub(super) struct CollectiveTransfer {
+    pub(super) reach: Arc<EndpointReach>,
     pub(super) fingerprint: Fingerprint,
     /// Contributions by rank.
     pub(super) sources: Vec<CUdeviceptr>,
@@ -112,15 +112,15 @@ pub(super) struct Transfer {
     pub(super) tally: Arc<Tally>,
 }
 
-impl Transfer {
+impl CollectiveTransfer {
     /// Returns the number of steps of which streams tell each other.
-    pub(super) fn told(&self) -> usize {
+    pub(super) fn announced_steps(&self) -> usize {
         if self.fingerprint.operation == OperationKind::AllReduce { 3 } else { 2 }
     }
 
     /// Enqueues the work of a step, for which all others have taken the step before.
     pub(super) fn work(&self, work: &mut PathWork<'_>, step: usize) -> Result<()> {
-        let Transfer { reach, len, .. } = self;
+        let CollectiveTransfer { reach, len, .. } = self;
         match (self.fingerprint.operation, step) {
             (OperationKind::AllReduce, 1) => self.combine_own(work),
             (OperationKind::AllReduce, 2) => self.fetch_others(work),

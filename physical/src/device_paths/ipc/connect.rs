@@ -1,13 +1,13 @@
 //! Connects the GPUs of all ranks of an endpoint: words that all of them share, and access to each other's memory.
 
-use super::collectives::{Reach, clear_away};
+use super::collectives::{EndpointReach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
-use super::meeting::Meeting;
+use super::joint_enqueue::JointEnqueue;
 use super::messages::outbox;
-use super::words::Words;
+use super::sync_pages::SyncPages;
 use crate::device::cuda::CudaQueue;
-use crate::device_paths::path::{DevicePath, Site};
+use crate::device_paths::device_path::{DevicePath, PathContext};
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU32;
 ///
 /// # Errors
 /// [`Error::Setup`] and [`Error::System`] if the GPUs cannot be connected.
-pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     outbox::clear_away();
     clear_away();
     let rank = site.transport.rank();
@@ -36,10 +36,10 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     }
     // Later, the driver's compiler might wait for streams that wait for this rank.
     cuda.gpu().prepare_module(&COMBINE)?;
-    let reach = Reach {
+    let reach = EndpointReach {
         rank,
         gpu: Arc::clone(cuda.gpu()),
-        words: Arc::new(Words::new(cuda.gpu(), rank, pages)?),
+        words: Arc::new(SyncPages::new(cuda.gpu(), rank, pages)?),
         imports: Arc::default(),
         exports: Arc::default(),
         are_here,
@@ -51,7 +51,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     };
     let here: Vec<usize> = (0..reach.are_here.len()).filter(|rank| reach.are_here[*rank]).collect();
     // The first of them has a number that all of them know.
-    let meeting = Meeting::of(site.identities[here.first().copied().unwrap_or(rank)].endpoint, here);
+    let meeting = JointEnqueue::of(site.identities[here.first().copied().unwrap_or(rank)].endpoint, here);
     let tally = site.traffic.tally(TransportKind::Ipc);
     Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), meeting, tally))
 }

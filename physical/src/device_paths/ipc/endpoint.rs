@@ -1,21 +1,23 @@
 //! Endpoint of one rank among GPUs that read each other's memory: operations from their post to the device's queue.
 
 use super::agreement::{Agreed, Agreement};
-use super::collectives::Reach;
-use super::meeting::{Joined, Meeting};
+use super::collectives::EndpointReach;
+use super::joint_enqueue::{JointEnqueue, Participation};
 use super::messages::Messages;
 use super::order::TurnOrder;
-use super::part::Prepared;
+use super::rank_step::PreparedStep;
 use super::{agreement, order};
-use crate::device::{Event, Meanwhile, Queue, WaitPlace, at, go_on, go_on_meanwhile};
-use crate::device_paths::path::{DevicePath, MessagePath};
+use crate::device::{Event, ProgressFn, Queue, SyncPoint, at, go_on, go_on_meanwhile};
+use crate::device_paths::device_path::{DevicePath, MessagePath};
 use crate::error::{Error, Result};
 use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::fingerprint::OperationKind;
 use crate::transport::native::Collectives;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Transport, TransportKind, native};
+use crate::transport::{
+    Label, ReceiveMode, Received, Source, Tally, Ticket, Transport, TransportKind, native,
+};
 use crate::waiting::doorbell::Bell;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -24,11 +26,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Operation under way.
-struct Running {
+struct RunningOperation {
     ticket: Ticket,
     agreement: Agreement,
     /// `None` once it is enqueued.
-    prepared: Option<Prepared>,
+    prepared: Option<PreparedStep>,
     /// Outcome of the agreement, until the operation has its turn.
     agreed: Option<Agreed>,
     /// Its place at the meeting, until all ranks of this process have come to it, and it is enqueued.
@@ -38,23 +40,23 @@ struct Running {
 
 /// Operation whose turn it is.
 struct Attendance {
-    joined: Joined,
+    joined: Participation,
     queue: Queue,
     /// Place in the order. The turn of the next operation comes when this is dropped.
-    _place: order::Place,
+    _place: order::TurnTicket,
 }
 
 /// Operations of one endpoint.
-pub(super) struct State {
+pub(super) struct EndpointState {
     pub(super) tickets: Tickets,
     /// Collectives.
-    running: Vec<Running>,
+    running: Vec<RunningOperation>,
     pub(super) messages: Messages,
     /// Queue of the operation that was enqueued last, and its end.
     last: Option<(Queue, Arc<dyn Event>)>,
 }
 
-impl State {
+impl EndpointState {
     /// Returns true if nothing is under way.
     fn is_idle(&self) -> bool {
         self.running.is_empty() && self.messages.are_idle()
@@ -64,28 +66,28 @@ impl State {
 /// Endpoint of one rank.
 pub(super) struct IpcEndpoint {
     pub(super) transport: Rc<dyn Transport>,
-    pub(super) reach: Arc<Reach>,
+    pub(super) reach: Arc<EndpointReach>,
     /// Order of the rank's operations, which all its endpoints share.
     pub(super) order: Arc<TurnOrder>,
-    meeting: Arc<Meeting>,
+    meeting: Arc<JointEnqueue>,
     pub(super) bell: Arc<dyn Bell>,
     pub(super) tally: Arc<Tally>,
-    state: RefCell<State>,
+    state: RefCell<EndpointState>,
     /// Progress of this endpoint for a thread that waits for another one's operation, or for its GPU.
-    meanwhile: OnceCell<Rc<Meanwhile>>,
+    meanwhile: OnceCell<Rc<ProgressFn>>,
 }
 
 impl IpcEndpoint {
     pub(super) fn new(
         transport: Rc<dyn Transport>,
-        reach: Arc<Reach>,
-        meeting: Arc<Meeting>,
+        reach: Arc<EndpointReach>,
+        meeting: Arc<JointEnqueue>,
         tally: Arc<Tally>,
     ) -> Rc<Self> {
         let order = TurnOrder::of(&reach.health);
         let bell = transport.bell();
         let messages = Messages::new(transport.size());
-        let state = State { tickets: Tickets::default(), running: Vec::new(), messages, last: None };
+        let state = EndpointState { tickets: Tickets::default(), running: Vec::new(), messages, last: None };
         let state = RefCell::new(state);
         let meanwhile = OnceCell::new();
         let endpoint =
@@ -113,22 +115,29 @@ impl IpcEndpoint {
     /// Begins an operation.
     fn begin(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         ticket: Ticket,
         label: Label,
         input: Option<ReadView>,
         output: WriteView,
     ) -> Result<()> {
-        let prepared = Prepared::new(&self.reach, label, input, output)?;
+        let prepared = PreparedStep::new(&self.reach, label, input, output)?;
         let agreement = Agreement::begin(&*self.transport, label, &prepared.notice)?;
         let bytes = prepared.bytes();
         let prepared = Some(prepared);
-        state.running.push(Running { ticket, agreement, prepared, agreed: None, attendance: None, bytes });
+        state.running.push(RunningOperation {
+            ticket,
+            agreement,
+            prepared,
+            agreed: None,
+            attendance: None,
+            bytes,
+        });
         Ok(())
     }
 
     /// Advances all operations; returns true if any made progress.
-    fn advance(&self, state: &mut State) -> bool {
+    fn advance(&self, state: &mut EndpointState) -> bool {
         let mut has_moved = false;
         let mut failed = Vec::new();
         for (at, operation) in state.running.iter_mut().enumerate() {
@@ -160,14 +169,15 @@ impl IpcEndpoint {
 
     /// Brings the operation whose turn it is to the meeting, or ends the turn of one that is enqueued. Returns which one,
     /// and what came of it; `None` if there is none.
-    fn take_turns(&self, state: &mut State) -> Option<(usize, Result<()>)> {
+    fn take_turns(&self, state: &mut EndpointState) -> Option<(usize, Result<()>)> {
         let is_next =
-            |running: &Running| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());
+            |running: &RunningOperation| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());
         if let Some(at) = state.running.iter().position(is_next) {
             return Some((at, self.join(state, at)));
         }
-        let enqueued =
-            |(at, running): (usize, &Running)| Some((at, running.attendance.as_ref()?.joined.outcome()?));
+        let enqueued = |(at, running): (usize, &RunningOperation)| {
+            Some((at, running.attendance.as_ref()?.joined.outcome()?))
+        };
         let (at, outcome) = state.running.iter().enumerate().find_map(enqueued)?;
         if let Some(turn) = state.running[at].attendance.take() {
             // Messages may have been enqueued meanwhile.
@@ -177,8 +187,8 @@ impl IpcEndpoint {
         Some((at, outcome))
     }
 
-    fn join(&self, state: &mut State, at: usize) -> Result<()> {
-        let Running { agreed, prepared, .. } = &mut state.running[at];
+    fn join(&self, state: &mut EndpointState, at: usize) -> Result<()> {
+        let RunningOperation { agreed, prepared, .. } = &mut state.running[at];
         let Some((Agreed { notices, place }, prepared)) = agreed.take().zip(prepared.take()) else {
             return Ok(());
         };
@@ -193,41 +203,41 @@ impl IpcEndpoint {
     }
 
     /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
-    pub(super) fn follow(&self, state: &State, queue: &Queue) {
+    pub(super) fn follow(&self, state: &EndpointState, queue: &Queue) {
         if let Some((_, end)) = state.last.as_ref().filter(|(last, _)| last != queue) {
-            queue.device().inspect(|queue| at(WaitPlace::IpcTurns, || queue.wait(end)));
+            queue.device().inspect(|queue| at(SyncPoint::IpcTurns, || queue.wait(end)));
         }
     }
 
     /// Notes the end of the operation that a queue has got just now.
-    pub(super) fn note_last(&self, state: &mut State, queue: &Queue) {
+    pub(super) fn note_last(&self, state: &mut EndpointState, queue: &Queue) {
         state.last = queue.device().map(|device| (queue.clone(), device.record()));
     }
 
     /// Ends operations that are enqueued and have told others all that they need.
-    fn finish(&self, state: &mut State) -> bool {
-        let State { tickets, running, .. } = state;
+    fn finish(&self, state: &mut EndpointState) -> bool {
+        let EndpointState { tickets, running, .. } = state;
         let before = running.len();
         let rank = self.reach.rank;
         running.retain(|operation| {
             let is_enqueued = operation.prepared.is_none() && operation.attendance.is_none();
             let is_over = is_enqueued && operation.agreement.is_over();
             if is_over {
-                tickets.finish(operation.ticket, Ok(Got { peer: rank, bytes: operation.bytes }));
+                tickets.finish(operation.ticket, Ok(Received { peer: rank, bytes: operation.bytes }));
             }
             !is_over
         });
         running.len() < before
     }
 
-    fn fail(&self, state: &mut State, at: usize, error: Error) {
+    fn fail(&self, state: &mut EndpointState, at: usize, error: Error) {
         let operation = state.running.remove(at);
         operation.agreement.cancel(&*self.transport);
         state.tickets.finish(operation.ticket, Err(error));
     }
 
     /// Takes an operation in, or the reason why it cannot begin.
-    fn open(&self, begin: impl FnOnce(&mut State, Ticket) -> Result<()>) -> Ticket {
+    fn open(&self, begin: impl FnOnce(&mut EndpointState, Ticket) -> Result<()>) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         match begin(state, ticket) {
@@ -243,7 +253,7 @@ impl MessagePath for IpcEndpoint {
         self.open(|state, ticket| self.announce(state, ticket, to, label, view))
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         self.open(|state, ticket| self.await_announcement(state, ticket, from, label, (view, land)))
     }
 }
@@ -257,7 +267,7 @@ impl DevicePath for IpcEndpoint {
         Some(self)
     }
 
-    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 
@@ -314,7 +324,7 @@ impl Collectives for IpcEndpoint {
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let state = self.state.borrow();
         let running = state.running.iter().find(|operation| operation.ticket == ticket);
-        let missing = |operation: &Running| match &operation.attendance {
+        let missing = |operation: &RunningOperation| match &operation.attendance {
             Some(turn) => turn.joined.missing(),
             None => operation.agreement.missing(),
         };

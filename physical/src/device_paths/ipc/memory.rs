@@ -5,7 +5,7 @@
 //! and all its buffers are gone.
 
 use super::collectives::clear_away;
-use super::notice::{HANDLE, Notice};
+use super::contribution::{Contribution, HANDLE};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::{Allocation, Queue};
@@ -26,10 +26,10 @@ const BLOCK: usize = 2 << 20;
 
 /// All memory that this process has registered, by number: ranks that are threads hold that of others which they read, as
 /// a stream that is let go on because of a failure reads it though its owner is gone.
-static ALL: Mutex<Vec<(u64, Weak<Exported>)>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<(u64, Weak<ExportedMemory>)>> = Mutex::new(Vec::new());
 
 /// Memory of this process, as others find it.
-pub(super) struct Exported {
+pub(super) struct ExportedMemory {
     allocation: Allocation,
     bytes: usize,
     /// Number that no other memory of the process has had.
@@ -38,11 +38,11 @@ pub(super) struct Exported {
 }
 
 // SAFETY: nothing follows the address but the device.
-unsafe impl Send for Exported {}
+unsafe impl Send for ExportedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Exported {}
+unsafe impl Sync for ExportedMemory {}
 
-impl Exported {
+impl ExportedMemory {
     /// Allocates memory.
     ///
     /// # Errors
@@ -58,8 +58,12 @@ impl Exported {
         let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
         gpu.expect(status, "let other processes open memory")?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let memory =
-            Arc::new(Exported { allocation, bytes, number, handle: handle.reserved.map(|byte| byte as u8) });
+        let memory = Arc::new(ExportedMemory {
+            allocation,
+            bytes,
+            number,
+            handle: handle.reserved.map(|byte| byte as u8),
+        });
         let mut all = lock(&ALL);
         all.retain(|(_, memory)| memory.strong_count() > 0);
         all.push((number, Arc::downgrade(&memory)));
@@ -69,21 +73,21 @@ impl Exported {
 
 /// Registered memory of one rank that nobody uses.
 #[derive(Default)]
-pub(super) struct Exports(Mutex<Vec<Arc<Exported>>>);
+pub(super) struct Exports(Mutex<Vec<Arc<ExportedMemory>>>);
 
 impl Exports {
     /// Returns memory that holds anything.
     ///
     /// # Errors
     /// [`Error::System`] if it runs out.
-    pub(super) fn take(self: &Arc<Self>, queue: &CudaQueue, bytes: usize) -> Result<Bucket> {
+    pub(super) fn take(self: &Arc<Self>, queue: &CudaQueue, bytes: usize) -> Result<RegisteredMemory> {
         let bytes = bytes.next_multiple_of(BLOCK).max(BLOCK);
         let mut unused = lock(&self.0);
         let found = unused.iter().position(|memory| memory.bytes == bytes);
         let found = found.map(|at| unused.swap_remove(at));
         drop(unused);
-        let memory = found.map_or_else(|| Exported::new(queue, bytes), Ok)?;
-        Ok(Bucket { memory: Some(memory), exports: Arc::clone(self) })
+        let memory = found.map_or_else(|| ExportedMemory::new(queue, bytes), Ok)?;
+        Ok(RegisteredMemory { memory: Some(memory), exports: Arc::clone(self) })
     }
 
     /// Returns zeroed elements in registered memory.
@@ -107,17 +111,17 @@ impl Exports {
 }
 
 /// Registered memory of a buffer, or of copies.
-pub(super) struct Bucket {
+pub(super) struct RegisteredMemory {
     /// `None` once it was given back.
-    memory: Option<Arc<Exported>>,
+    memory: Option<Arc<ExportedMemory>>,
     exports: Arc<Exports>,
 }
 
-impl Bucket {
+impl RegisteredMemory {
     /// Returns what other ranks need to know of bytes from `offset` on.
-    pub(super) fn notice(&self, offset: usize) -> Notice {
+    pub(super) fn notice(&self, offset: usize) -> Contribution {
         let offset = offset as u64;
-        self.memory.as_ref().map_or_else(Notice::default, |memory| Notice {
+        self.memory.as_ref().map_or_else(Contribution::default, |memory| Contribution {
             address: memory.allocation.address.addr().get() as u64 + offset,
             number: memory.number,
             offset,
@@ -127,7 +131,7 @@ impl Bucket {
     }
 }
 
-impl Drop for Bucket {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         lock(&self.exports.0).extend(self.memory.take());
     }
@@ -137,7 +141,7 @@ impl Drop for Bucket {
 ///
 /// # Errors
 /// [`Error::Usage`] if it is gone.
-pub(super) fn of_this_process(rank: usize, notice: &Notice) -> Result<Arc<Exported>> {
+pub(super) fn of_this_process(rank: usize, notice: &Contribution) -> Result<Arc<ExportedMemory>> {
     let all = lock(&ALL);
     let found =
         all.iter().find(|(number, _)| *number == notice.number).and_then(|(_, memory)| memory.upgrade());
@@ -148,8 +152,8 @@ pub(super) fn of_this_process(rank: usize, notice: &Notice) -> Result<Arc<Export
 }
 
 /// Returns the registered memory of a span, and the byte at which the span begins.
-pub(super) fn registered(span: &Span) -> Option<(&Bucket, usize)> {
-    span.keeper::<Bucket>().map(|bucket| (bucket, span.offset()))
+pub(super) fn registered(span: &Span) -> Option<(&RegisteredMemory, usize)> {
+    span.keeper::<RegisteredMemory>().map(|bucket| (bucket, span.offset()))
 }
 
 /// Memory of another process.
@@ -201,7 +205,13 @@ impl Imports {
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the memory has not as many bytes.
-    pub(super) fn find(&self, gpu: &Arc<Gpu>, rank: usize, notice: &Notice, bytes: usize) -> Result<u64> {
+    pub(super) fn find(
+        &self,
+        gpu: &Arc<Gpu>,
+        rank: usize,
+        notice: &Contribution,
+        bytes: usize,
+    ) -> Result<u64> {
         let end = notice.offset.checked_add(bytes as u64);
         if end.is_none_or(|end| end > notice.bytes) {
             let what = format!("rank {rank} has registered too little memory for this operation");

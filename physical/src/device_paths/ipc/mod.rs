@@ -30,17 +30,17 @@ mod agreement;
 mod collectives;
 mod combine;
 mod connect;
+mod contribution;
 mod endpoint;
-mod meeting;
+mod joint_enqueue;
 mod memory;
 mod messages;
-mod notice;
 mod order;
-mod part;
+mod rank_step;
+mod sync_pages;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod words;
 
 pub(crate) use connect::connect;
-pub(crate) use meeting::number;
+pub(crate) use joint_enqueue::number;

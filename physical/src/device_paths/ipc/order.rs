@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Numbers of operations.
 #[derive(Default)]
-struct Numbers {
+struct OperationNumbers {
     /// The number that the next operation gets, on rank 0.
     free: u64,
     /// Number of the operation that is enqueued next, or now.
@@ -30,7 +30,7 @@ struct Numbers {
 
 /// Order of the operations of one rank of a world.
 #[derive(Default)]
-pub(super) struct TurnOrder(Mutex<Numbers>);
+pub(super) struct TurnOrder(Mutex<OperationNumbers>);
 
 impl TurnOrder {
     /// Returns the order of the world and the rank whose health this is, which all its endpoints share.
@@ -48,7 +48,7 @@ impl TurnOrder {
         order
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+    fn numbers(&self) -> MutexGuard<'_, OperationNumbers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,9 +60,9 @@ impl TurnOrder {
     }
 
     /// Returns the place of the operation that has this number, whose bell rings when its turn comes.
-    pub(super) fn place(self: &Arc<Self>, number: u64, bell: &Arc<dyn Bell>) -> Place {
+    pub(super) fn place(self: &Arc<Self>, number: u64, bell: &Arc<dyn Bell>) -> TurnTicket {
         self.ring(number, bell);
-        Place { order: Arc::clone(self), number, bell: Arc::clone(bell) }
+        TurnTicket { order: Arc::clone(self), number, bell: Arc::clone(bell) }
     }
 
     /// Rings a bell when the turn of this number comes.
@@ -82,13 +82,13 @@ impl TurnOrder {
 }
 
 /// Place of an operation in the order. The turn of the next one comes when it is dropped.
-pub(super) struct Place {
+pub(super) struct TurnTicket {
     order: Arc<TurnOrder>,
     number: u64,
     bell: Arc<dyn Bell>,
 }
 
-impl Place {
+impl TurnTicket {
     /// Returns the number of the operation.
     pub(super) fn number(&self) -> u64 {
         self.number
@@ -105,10 +105,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TurnTicket {
     fn drop(&mut self) {
         let mut numbers = self.order.numbers();
-        let Numbers { next, skipped, waiting, .. } = &mut *numbers;
+        let OperationNumbers { next, skipped, waiting, .. } = &mut *numbers;
         skipped.insert(self.number);
         while skipped.remove(next) {
             *next += 1;

@@ -4,11 +4,11 @@
 //! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong. Where a rank
 //! hears of it later, the mark that was written before the release tells it so.
 
-use super::collectives::Reach;
-use super::words::has_come;
+use super::collectives::EndpointReach;
+use super::sync_pages::has_come;
 use crate::device::Queue;
-use crate::device::cuda::{CudaQueue, Watch};
-use crate::error::{During, Error};
+use crate::device::cuda::{CudaQueue, FailureWatch};
+use crate::error::{Error, ErrorContext};
 use crate::transport::Label;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Words for which the stream of an operation waits.
-pub(super) enum Awaited {
+pub(super) enum AwaitedWords {
     /// Steps of all ranks: of a collective, the step before its own, and its last one.
     Steps { first: u32, last: u32 },
     /// Messages of one rank, up to this one of it, which is this one of all that were taken here.
@@ -27,16 +27,16 @@ pub(super) enum Awaited {
 }
 
 /// An operation in flight.
-pub(super) struct Flight {
-    reach: Arc<Reach>,
+pub(super) struct OperationInFlight {
+    reach: Arc<EndpointReach>,
     queue: Queue,
     label: Label,
-    awaited: Awaited,
-    progress: Mutex<Progress>,
+    awaited: AwaitedWords,
+    progress: Mutex<OperationProgress>,
 }
 
 /// Progress of an operation.
-struct Progress {
+struct OperationProgress {
     /// Words that it waits for when they last changed.
     words: Vec<u32>,
     since: Stopwatch,
@@ -44,50 +44,55 @@ struct Progress {
     failed: Option<Stopwatch>,
 }
 
-impl Flight {
-    pub(super) fn new(reach: &Arc<Reach>, queue: &Queue, label: Label, awaited: Awaited) -> Self {
-        let progress = Progress { words: Vec::new(), since: Stopwatch::start(), failed: None };
+impl OperationInFlight {
+    pub(super) fn new(
+        reach: &Arc<EndpointReach>,
+        queue: &Queue,
+        label: Label,
+        awaited: AwaitedWords,
+    ) -> Self {
+        let progress = OperationProgress { words: Vec::new(), since: Stopwatch::start(), failed: None };
         let progress = Mutex::new(progress);
-        Flight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
+        OperationInFlight { reach: Arc::clone(reach), queue: queue.clone(), label, awaited, progress }
     }
 
     /// Returns true once the stream has done all of it.
     fn is_done(&self) -> bool {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { last, .. } => has_come(words.steps(*rank), last),
-            Awaited::Message { taken, .. } => has_come(words.taken(*rank), taken),
+            AwaitedWords::Steps { last, .. } => has_come(words.steps(*rank), last),
+            AwaitedWords::Message { taken, .. } => has_come(words.taken(*rank), taken),
         }
     }
 
     /// Returns the words whose change is progress.
     fn words(&self) -> Vec<u32> {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
-            Awaited::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
+            AwaitedWords::Steps { .. } => (0..words.ranks()).map(|rank| words.steps(rank)).collect(),
+            AwaitedWords::Message { from, .. } => vec![words.sent(from), words.taken(*rank)],
         }
     }
 
     /// Returns the rank that is furthest behind, which may be this one.
     fn last_rank(&self) -> Option<usize> {
-        let Reach { words, rank, .. } = &*self.reach;
+        let EndpointReach { words, rank, .. } = &*self.reach;
         match self.awaited {
-            Awaited::Steps { first, .. } => {
+            AwaitedWords::Steps { first, .. } => {
                 (0..words.ranks()).min_by_key(|rank| words.steps(*rank).wrapping_sub(first) as i32)
             }
-            Awaited::Message { from, number, .. } => {
+            AwaitedWords::Message { from, number, .. } => {
                 Some(if has_come(words.sent(from), number) { *rank } else { from })
             }
         }
     }
 
     /// Returns why the operation cannot go on, if it cannot.
-    fn obstacle(&self, progress: &mut Progress) -> Option<Error> {
-        let Reach { health, deadline, .. } = &*self.reach;
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
+    fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
+        let EndpointReach { health, deadline, .. } = &*self.reach;
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
-            return Some(verdict.error(during));
+            return Some(verdict.error(context));
         }
         let seen = self.words();
         if seen != progress.words {
@@ -98,19 +103,19 @@ impl Flight {
             return None;
         }
         let waiting_for = self.last_rank().map(|rank| health.peers()[rank].clone());
-        let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, during };
-        health.give_up(&format!("gave up: {error}"));
+        let error = Error::Deadline { waiting_for, stragglers: Vec::new(), after: *deadline, context };
+        health.fail_self(&format!("gave up: {error}"));
         Some(error)
     }
 
     /// Lets all streams of this rank go on that wait for others.
     fn release(&self) {
-        let Reach { words, step, awaited, .. } = &*self.reach;
+        let EndpointReach { words, step, awaited, .. } = &*self.reach;
         words.release(step.load(Ordering::Relaxed), |rank| awaited[rank].load(Ordering::Relaxed));
     }
 }
 
-impl Watch for Flight {
+impl FailureWatch for OperationInFlight {
     fn look(&self) -> bool {
         let is_done = self.is_done();
         if is_done && !self.reach.words.are_void() {

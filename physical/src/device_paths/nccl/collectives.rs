@@ -4,8 +4,8 @@
 //! NaN is made the one that reductions here give.
 
 use super::endpoint::NcclPath;
-use super::members::Members;
-use super::queue::{NcclOperation, Stage};
+use super::members::GroupMembers;
+use super::queue::{CollectiveStage, NcclOperation};
 use super::translation::{data_type, reduction};
 use crate::device::cuda::driver::handle::StreamHandle;
 use crate::device::cuda::enqueue::address;
@@ -71,9 +71,10 @@ impl NcclPath {
         ranks: &Arc<[usize]>,
         (input, output): (Option<ReadView>, WriteView),
     ) -> Result<NcclOperation> {
-        let members = Members::new(ranks, self.host.rank())?;
+        let members = GroupMembers::new(ranks, self.host.rank())?;
         let sent = Vec::new();
-        let operation = NcclOperation { ticket, label, members, sent, input, output, stage: Stage::Queued };
+        let operation =
+            NcclOperation { ticket, label, members, sent, input, output, stage: CollectiveStage::Queued };
         let (from, to) = operation.spans();
         [from, to].iter().try_for_each(|span| self.check_place(span)).map(|()| operation)
     }

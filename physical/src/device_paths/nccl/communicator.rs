@@ -1,12 +1,12 @@
 //! NCCL communicators before they are ready: their names, and how they are connected.
 
-use super::ending::{Ending, FAREWELL};
 use super::link::TICK;
+use super::teardown::{FAREWELL, Teardown};
 use super::translation::explained;
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::runtime;
 use crate::waiting::stopwatch::Stopwatch;
 use nccl_rs::{Communicator, UniqueId};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Communicator of NCCL. To end it may wait for the device, so that happens on a thread of its own, or not at all: without
 /// such a thread, NCCL keeps it as long as the process lives.
-pub(super) type Comm = ManuallyDrop<Communicator>;
+pub(super) type NcclComm = ManuallyDrop<Communicator>;
 
 /// No name: what a place for one holds at first.
 pub(super) const UNKNOWN: UniqueId = UniqueId::from_bytes([0; UniqueId::SIZE]);
@@ -33,7 +33,7 @@ pub(super) fn draw() -> Result<UniqueId> {
 ///
 /// # Errors
 /// [`Error::System`] with NCCL's reason if it refuses; [`Error::Usage`] if the queue is no GPU's.
-pub(super) fn begin(queue: &Queue, (rank, ranks): (usize, usize), id: UniqueId) -> Result<Comm> {
+pub(super) fn begin(queue: &Queue, (rank, ranks): (usize, usize), id: UniqueId) -> Result<NcclComm> {
     let Some(gpu) = CudaQueue::of(queue).map(CudaQueue::gpu) else {
         return Err(Error::usage(format!("{} is not a GPU", queue.name()), "use NCCL between GPUs"));
     };
@@ -43,17 +43,17 @@ pub(super) fn begin(queue: &Queue, (rank, ranks): (usize, usize), id: UniqueId) 
 }
 
 /// Ends a communicator that was not connected.
-fn abort(queue: &Queue, comm: Comm) {
+fn abort(queue: &Queue, comm: NcclComm) {
     // What it says does not matter any more.
     let abort = move || drop(ManuallyDrop::into_inner(comm).abort());
-    Ending::begin(queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
+    Teardown::begin(queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
 }
 
 /// Waits until NCCL has connected the ranks, and otherwise ends the communicator.
 ///
 /// # Errors
 /// [`Error::Deadline`] if it takes longer than `limit`; failures of NCCL, and of other ranks.
-pub(super) fn connected(queue: &Queue, comm: Comm, health: &Health, limit: Duration) -> Result<Comm> {
+pub(super) fn connected(queue: &Queue, comm: NcclComm, health: &Health, limit: Duration) -> Result<NcclComm> {
     match until_connected(&comm, health, limit) {
         Ok(()) => Ok(comm),
         Err(error) => {
@@ -67,7 +67,7 @@ fn until_connected(comm: &Communicator, health: &Health, limit: Duration) -> Res
     let mut waited = Stopwatch::start();
     while !comm.is_ready().map_err(|error| explained("connect the ranks by NCCL", &error))? {
         if let Some(verdict) = health.verdict() {
-            return Err(verdict.error(During::Registering));
+            return Err(verdict.error(ErrorContext::Registering));
         }
         if waited.elapsed() > limit {
             let stragglers = Vec::new();
@@ -75,7 +75,7 @@ fn until_connected(comm: &Communicator, health: &Health, limit: Duration) -> Res
                 waiting_for: None,
                 stragglers,
                 after: limit,
-                during: During::Registering,
+                context: ErrorContext::Registering,
             });
         }
         runtime::sleep(TICK);

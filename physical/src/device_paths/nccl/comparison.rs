@@ -1,5 +1,5 @@
-//! Comparison: before a collective is enqueued, its ranks compare their calls by [mail](crate::device_paths::path::mail) of the host's
-//! transport.
+//! Comparison: before a collective is enqueued, its ranks compare their calls by
+//! [control messages](crate::device_paths::device_path::control_message) of the host's transport.
 //!
 //! Ranks that call different collectives of NCCL's hang. So, in rounds k = 0, 1, …, member m of a group writes to m + 2^k and
 //! reads from m − 2^k, under the label of the collective. A rank that has completed all rounds knows that all ranks agree,
@@ -11,8 +11,8 @@
 use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
 use super::queue::NcclOperation;
-use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::Mail;
+use crate::device_paths::device_path::control_message;
+use crate::device_paths::device_path::control_message::PendingNumbers;
 use crate::error::Result;
 use crate::transport::{Label, Source, Transport};
 use nccl_rs::UniqueId;
@@ -36,7 +36,7 @@ pub(super) struct Comparison {
     round: u32,
     /// Name of the communicator, as far as this rank has heard it; `None` if the ranks are connected.
     name: Option<UniqueId>,
-    mail: Mail,
+    mail: PendingNumbers,
 }
 
 impl Comparison {
@@ -99,9 +99,9 @@ impl NcclPath {
         }
         let label = Label { tag: label.tag.at_step(COMPARISON + round as usize)?, ..*label };
         let numbers = name.map_or_else(Vec::new, |name| to_numbers(&name).to_vec());
-        sent.push(mail::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
+        sent.push(control_message::post(&*self.host, &self.tally, members.after(round), label, &numbers)?);
         let from = Source::Rank(members.before(round));
-        let mail = Mail::expect(&*self.host, from, label, numbers.len())?;
+        let mail = PendingNumbers::expect(&*self.host, from, label, numbers.len())?;
         Ok(Compared::Next(Comparison { round, name, mail }))
     }
 }

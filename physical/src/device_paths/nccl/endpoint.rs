@@ -1,16 +1,16 @@
 //! The path of one endpoint, from the post of a collective to the stream.
 
-use super::ending::FAREWELL;
 use super::link;
-use super::link::Link;
-use super::members::Members;
-use super::queue::{GroupLink, NcclOperation, Step};
-use crate::device::{Meanwhile, go_on_meanwhile};
-use crate::device_paths::path::{DevicePath, MessagePath, mail};
+use super::link::SharedCommunicator;
+use super::members::GroupMembers;
+use super::queue::{CollectiveStep, GroupLink, NcclOperation};
+use super::teardown::FAREWELL;
+use crate::device::{ProgressFn, go_on_meanwhile};
+use crate::device_paths::device_path::{DevicePath, MessagePath, control_message};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::transport::native::Collectives;
-use crate::transport::{Got, Tally, Ticket, Tickets, Transport, TransportKind};
+use crate::transport::{Received, Tally, Ticket, Tickets, Transport, TransportKind};
 use crate::{DType, Queue};
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -35,14 +35,14 @@ pub(super) struct NcclState {
 pub(super) struct NcclPath {
     pub(super) host: Rc<dyn Transport>,
     /// Communicator of all ranks.
-    pub(super) link: Arc<Link>,
-    pub(super) world: Members,
+    pub(super) link: Arc<SharedCommunicator>,
+    pub(super) world: GroupMembers,
     /// Queue on which NCCL enqueues.
     pub(super) queue: Queue,
     pub(super) tally: Arc<Tally>,
     pub(super) state: RefCell<NcclState>,
     /// Progress of this path for a thread that waits for its GPU.
-    pub(super) meanwhile: OnceCell<Rc<Meanwhile>>,
+    pub(super) meanwhile: OnceCell<Rc<ProgressFn>>,
 }
 
 impl NcclPath {
@@ -92,12 +92,12 @@ impl NcclPath {
         let mut moved = false;
         while let Some(mut head) = state.queue.pop_front() {
             let step = self.step(state, &mut head);
-            moved |= !matches!(step, Ok(Step::Waits));
+            moved |= !matches!(step, Ok(CollectiveStep::Waits));
             match step {
-                Ok(Step::Moved) => state.queue.push_front(head),
-                Ok(Step::Enqueued) => state.enqueued.push(head),
-                Ok(Step::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
-                Ok(Step::Waits | Step::Busy) => {
+                Ok(CollectiveStep::Moved) => state.queue.push_front(head),
+                Ok(CollectiveStep::Enqueued) => state.enqueued.push(head),
+                Ok(CollectiveStep::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
+                Ok(CollectiveStep::Waits | CollectiveStep::Busy) => {
                     state.queue.push_front(head);
                     break;
                 }
@@ -116,7 +116,7 @@ impl NcclPath {
         let NcclState { tickets, enqueued, .. } = state;
         let mut failed = Ok(());
         enqueued.retain_mut(|operation| {
-            operation.sent.retain(|sent| match mail::is_sent(&*self.host, *sent) {
+            operation.sent.retain(|sent| match control_message::is_sent(&*self.host, *sent) {
                 Ok(is_sent) => !is_sent,
                 Err(error) => {
                     failed = Err(error);
@@ -126,7 +126,7 @@ impl NcclPath {
             let is_over = operation.sent.is_empty();
             if is_over {
                 moved = true;
-                let got = Got { peer: self.host.rank(), bytes: operation.output.byte_len() };
+                let got = Received { peer: self.host.rank(), bytes: operation.output.byte_len() };
                 tickets.finish(operation.ticket, Ok(got));
             }
             !is_over
@@ -145,7 +145,7 @@ impl NcclPath {
     }
 
     /// Returns the communicators of this endpoint.
-    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a Link> + Clone {
+    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a SharedCommunicator> + Clone {
         std::iter::once(&*self.link).chain(groups.iter().map(|group| &*group.link))
     }
 }
@@ -159,7 +159,7 @@ impl DevicePath for NcclPath {
         None
     }
 
-    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Received>> {
         self.state.borrow_mut().tickets.poll(ticket)
     }
 

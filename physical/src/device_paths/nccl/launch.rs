@@ -6,19 +6,19 @@
 
 use super::collectives::{call, completed_by};
 use super::endpoint::NcclPath;
-use super::link::{Flight, Link};
+use super::link::{NcclWork, SharedCommunicator};
 use super::queue::NcclOperation;
 use crate::device::cuda::enqueue::enqueue;
-use crate::device::{DeviceQueue, WaitPlace, at};
+use crate::device::{DeviceQueue, SyncPoint, at};
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::transport::native::payload;
 use std::sync::Arc;
 
 /// Collective that NCCL is enqueuing.
-pub(super) struct Launch {
-    pub(super) link: Arc<Link>,
-    flight: Arc<Flight>,
+pub(super) struct NcclLaunch {
+    pub(super) link: Arc<SharedCommunicator>,
+    flight: Arc<NcclWork>,
 }
 
 impl NcclPath {
@@ -26,30 +26,34 @@ impl NcclPath {
     ///
     /// # Errors
     /// The failure of the queue's work, if one is known: nobody is to get what came of that.
-    pub(super) fn prepare(&self, operation: &NcclOperation, link: Arc<Link>) -> Result<Launch> {
+    pub(super) fn prepare(
+        &self,
+        operation: &NcclOperation,
+        link: Arc<SharedCommunicator>,
+    ) -> Result<NcclLaunch> {
         let stream = self.stream()?;
         let (from, to) = operation.spans();
         if let Some((own, order)) = to.place() {
-            order.before_write(&**own, WaitPlace::NcclBeforeWrite);
+            order.before_write(&**own, SyncPoint::NcclBeforeWrite);
             if let Some((reader, _)) = from.place().filter(|(reader, _)| !Arc::ptr_eq(reader, own)) {
-                at(WaitPlace::NcclInput, || own.wait_to_read(&reader.record()));
+                at(SyncPoint::NcclInput, || own.wait_to_read(&reader.record()));
             }
             let event = own.record();
-            at(WaitPlace::NcclOutput, || stream.wait(&event));
+            at(SyncPoint::NcclOutput, || stream.wait(&event));
             if let Some(failure) = event.failure() {
                 return Err(failure.into_error(own.device()));
             }
         }
         // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
         let flight = link.watch(operation.label, stream.record())?;
-        Ok(Launch { link, flight })
+        Ok(NcclLaunch { link, flight })
     }
 
     /// Lets NCCL enqueue a collective.
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
-    pub(super) fn hand_over(&self, operation: &NcclOperation, link: &Link) -> Result<()> {
+    pub(super) fn hand_over(&self, operation: &NcclOperation, link: &SharedCommunicator) -> Result<()> {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
             link.call("let NCCL communicate", |comm| {
@@ -64,12 +68,12 @@ impl NcclPath {
     ///
     /// # Errors
     /// Those of the driver.
-    pub(super) fn complete(&self, operation: &mut NcclOperation, flight: &Flight) -> Result<()> {
+    pub(super) fn complete(&self, operation: &mut NcclOperation, flight: &NcclWork) -> Result<()> {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), vec![from.clone(), to.clone()], |_| Ok(()))?;
         let done = flight.end()?;
         if let Some((own, order)) = to.place() {
-            at(WaitPlace::NcclDone, || own.wait_to_read(&done));
+            at(SyncPoint::NcclDone, || own.wait_to_read(&done));
             order.after_write();
         }
         if let Some((own, order)) = from.place() {
@@ -101,9 +105,9 @@ impl NcclPath {
     }
 }
 
-impl Launch {
+impl NcclLaunch {
     /// Returns the watch of the work.
-    pub(super) fn flight(&self) -> Arc<Flight> {
+    pub(super) fn flight(&self) -> Arc<NcclWork> {
         Arc::clone(&self.flight)
     }
 }

@@ -1,4 +1,4 @@
-//! Link: one communicator of NCCL's, what is in flight on it, and its end, whichever way that comes.
+//! One NCCL communicator, the work in flight on it, and its teardown.
 //!
 //! The communicator does not block: whoever has begun something asks until it is ready. It is called by the thread of its
 //! endpoint and, while work is in flight, asked by the device's sweeper, in turns. NCCL calls the driver, which may hold up
@@ -7,14 +7,14 @@
 //! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
 //! device is done with it.
 
-use super::communicator::Comm;
-use super::ending::Ending;
+use super::communicator::NcclComm;
+use super::teardown::Teardown;
 use super::translation::explained;
 use crate::control::health::{GRACE, Health};
 use crate::device::cuda::enqueue::enqueue;
-use crate::device::cuda::{CudaQueue, Watch};
+use crate::device::cuda::{CudaQueue, FailureWatch};
 use crate::device::{Event, Queue};
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::Span;
 use crate::runtime;
 use crate::transport::Label;
@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// Work that is on the stream.
-pub(super) struct Flight {
-    link: Arc<Link>,
+pub(super) struct NcclWork {
+    link: Arc<SharedCommunicator>,
     /// Operation that the work is of.
     label: Label,
     /// Event before the work: as long as the device has other work, nothing is late.
@@ -64,15 +64,15 @@ struct Seen {
 
 /// A communicator, shared by its endpoint and the sweeper. An endpoint has one of all ranks, and one of each group whose
 /// collectives it has called.
-pub(super) struct Link {
+pub(super) struct SharedCommunicator {
     /// `None` once it was aborted or destroyed.
-    comm: Arc<Mutex<Option<Comm>>>,
+    comm: Arc<Mutex<Option<NcclComm>>>,
     /// Failure of all communicators of the endpoint.
     failure: Arc<OnceLock<Error>>,
     /// True once a thread ends the communicator, or is about to.
     is_ending: AtomicBool,
     /// Thread that does so.
-    ending: Mutex<Option<Arc<Ending>>>,
+    ending: Mutex<Option<Arc<Teardown>>>,
     /// Queue on which it enqueues.
     queue: Queue,
     /// Time since NCCL reported that another rank is gone.
@@ -85,15 +85,15 @@ pub(super) struct Link {
     limit: Duration,
 }
 
-impl Link {
+impl SharedCommunicator {
     /// Takes over a communicator.
     pub(super) fn new(
-        comm: Comm,
+        comm: NcclComm,
         queue: Queue,
         (health, bell): (Arc<Health>, Arc<dyn Bell>),
         limit: Duration,
     ) -> Self {
-        Link {
+        SharedCommunicator {
             comm: Arc::new(Mutex::new(Some(comm))),
             failure: Arc::default(),
             is_ending: AtomicBool::new(false),
@@ -108,18 +108,18 @@ impl Link {
     }
 
     /// Takes over another communicator of the same endpoint: the failure of one is that of both.
-    pub(super) fn beside(&self, comm: Comm) -> Self {
+    pub(super) fn same_endpoint(&self, comm: NcclComm) -> Self {
         let ground = (Arc::clone(&self.health), Arc::clone(&self.bell));
-        let link = Link::new(comm, self.queue.clone(), ground, self.limit);
-        Link { failure: Arc::clone(&self.failure), ..link }
+        let link = SharedCommunicator::new(comm, self.queue.clone(), ground, self.limit);
+        SharedCommunicator { failure: Arc::clone(&self.failure), ..link }
     }
 
-    fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
+    fn comm(&self) -> MutexGuard<'_, Option<NcclComm>> {
         lock(&self.comm)
     }
 
     /// Returns the communicator of this turn unless it has ended, or is about to.
-    fn live<'a>(&self, turn: &'a MutexGuard<'_, Option<Comm>>) -> Result<&'a Communicator> {
+    fn live<'a>(&self, turn: &'a MutexGuard<'_, Option<NcclComm>>) -> Result<&'a Communicator> {
         let is_ending = self.is_ending.load(Ordering::Acquire);
         turn.as_deref().filter(|_| !is_ending).ok_or_else(|| self.ended())
     }
@@ -156,7 +156,7 @@ impl Link {
     /// Does the same, but says nothing of a failure at first: soon a verdict may name the rank for which NCCL has failed.
     ///
     /// # Errors
-    /// As [`Link::is_ready`].
+    /// As [`SharedCommunicator::is_ready`].
     pub(super) fn is_free(&self, doing: &str) -> Result<bool> {
         match self.is_ready(doing) {
             Err(_) => self.trouble(doing).map_or(Ok(false), Err),
@@ -174,11 +174,11 @@ impl Link {
     ///
     /// # Errors
     /// [`Error::Usage`] if the queue is no GPU's.
-    pub(super) fn watch(self: &Arc<Self>, label: Label, begun: Arc<dyn Event>) -> Result<Arc<Flight>> {
+    pub(super) fn watch(self: &Arc<Self>, label: Label, begun: Arc<dyn Event>) -> Result<Arc<NcclWork>> {
         let cuda = CudaQueue::of(&self.queue).ok_or_else(no_gpu)?;
         let link = Arc::clone(self);
-        let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), seen: Mutex::default() });
-        cuda.watch(Arc::clone(&flight) as Arc<dyn Watch>);
+        let flight = Arc::new(NcclWork { link, label, begun, done: OnceLock::new(), seen: Mutex::default() });
+        cuda.watch(Arc::clone(&flight) as Arc<dyn FailureWatch>);
         Ok(flight)
     }
 
@@ -213,7 +213,7 @@ impl Link {
             return;
         }
         let comm = Arc::clone(&self.comm);
-        let begun = Ending::begin(&self.queue, move || {
+        let begun = Teardown::begin(&self.queue, move || {
             let comm = lock(&comm).take();
             if let Some(comm) = comm {
                 how(ManuallyDrop::into_inner(comm));
@@ -270,10 +270,10 @@ impl Link {
 
     /// Returns the error of work for which nobody has waited any longer.
     fn unfinished(&self, after: Duration) -> Error {
-        let during = During::Device;
+        let context = ErrorContext::Device;
         match self.health.verdict() {
-            Some(verdict) => verdict.error(during),
-            None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, during },
+            Some(verdict) => verdict.error(context),
+            None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, context },
         }
     }
 
@@ -301,14 +301,14 @@ impl Link {
 
 /// Closes the communicators of an endpoint when their work is done, together with the other ranks; ends them after
 /// `limit`, and waits for NCCL as long again. Work that is not done by then fails, for whoever reads what it was to write.
-pub(super) fn close<'a>(links: impl Iterator<Item = &'a Link> + Clone, limit: Duration) {
+pub(super) fn close<'a>(links: impl Iterator<Item = &'a SharedCommunicator> + Clone, limit: Duration) {
     let mut waited = Stopwatch::start();
     links.clone().for_each(|link| link.finish(&mut waited, limit));
     wait_for_ends(links, limit);
 }
 
 /// Waits until communicators have ended whose ends have begun, or until `limit` has passed.
-pub(super) fn wait_for_ends<'a>(links: impl Iterator<Item = &'a Link>, limit: Duration) {
+pub(super) fn wait_for_ends<'a>(links: impl Iterator<Item = &'a SharedCommunicator>, limit: Duration) {
     let mut waited = Stopwatch::start();
     links.for_each(|link| link.wait_for_end(limit.saturating_sub(waited.elapsed())));
 }
@@ -322,7 +322,7 @@ fn no_gpu() -> Error {
     Error::usage("NCCL was to work on no GPU", "report this defect of the path")
 }
 
-impl Flight {
+impl NcclWork {
     /// Returns the event after the work, now that NCCL has enqueued it.
     ///
     /// # Errors
@@ -335,10 +335,10 @@ impl Flight {
     /// Returns the reason why the work cannot go on, if there is one.
     fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
-        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
             let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
-            return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(during));
+            return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(context));
         }
         // Until it is enqueued, its operations look for themselves.
         self.done.get()?;
@@ -349,11 +349,11 @@ impl Flight {
         let is_held_up = seen.answered.get_or_insert_with(Stopwatch::start).elapsed() > after;
         let is_late = is_held_up || seen.begun.as_mut().is_some_and(|begun| begun.elapsed() > after);
         let stragglers = || health.stragglers(&self.label);
-        is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, during })
+        is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, context })
     }
 }
 
-impl Watch for Flight {
+impl FailureWatch for NcclWork {
     fn ask(&self) {
         let is_condemned = lock(&self.seen).condemned.is_some();
         let Some(done) = self.done.get() else {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 /// Ranks of a collective, of which this one is one.
 #[derive(Clone)]
-pub(super) struct Members {
+pub(super) struct GroupMembers {
     ranks: Arc<[usize]>,
     /// This rank's place among them.
     place: usize,
 }
 
-impl Members {
+impl GroupMembers {
     /// Names the ranks of a collective that `rank` takes part in.
     ///
     /// # Errors
@@ -22,7 +22,7 @@ impl Members {
             let what = format!("rank {rank} is to take part in a collective of ranks {ranks:?}");
             Error::usage(what, "call the collectives of a group only on its members")
         };
-        Ok(Members { ranks: Arc::clone(ranks), place: place.ok_or_else(stranger)? })
+        Ok(GroupMembers { ranks: Arc::clone(ranks), place: place.ok_or_else(stranger)? })
     }
 
     /// Returns the ranks, in the order of their group.
@@ -64,7 +64,8 @@ mod tests {
     fn after_all_rounds_each_rank_has_heard_of_all() {
         for count in 1..20 {
             let ranks: Arc<[usize]> = (0..count).map(|place| 100 - 3 * place).collect();
-            let all: Vec<Members> = ranks.iter().map(|rank| Members::new(&ranks, *rank).unwrap()).collect();
+            let all: Vec<GroupMembers> =
+                ranks.iter().map(|rank| GroupMembers::new(&ranks, *rank).unwrap()).collect();
             let mut heard: Vec<Vec<usize>> = ranks.iter().map(|rank| vec![*rank]).collect();
             for round in 0..all[0].rounds() {
                 let before = heard.clone();
@@ -80,6 +81,6 @@ mod tests {
                 assert_eq!(heard.len(), count);
             }
         }
-        assert!(Members::new(&[1, 2].into(), 0).is_err());
+        assert!(GroupMembers::new(&[1, 2].into(), 0).is_err());
     }
 }

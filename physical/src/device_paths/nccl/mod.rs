@@ -14,12 +14,12 @@ mod collectives;
 mod communicator;
 mod comparison;
 mod connect;
-mod ending;
 mod endpoint;
 mod launch;
 mod link;
 mod members;
 mod queue;
+mod teardown;
 mod translation;
 
 pub(crate) use connect::connect;

@@ -7,9 +7,9 @@
 use super::communicator::{UNKNOWN, begin};
 use super::comparison::{Compared, Comparison};
 use super::endpoint::{NcclPath, NcclState};
-use super::launch::Launch;
-use super::link::Link;
-use super::members::Members;
+use super::launch::NcclLaunch;
+use super::link::SharedCommunicator;
+use super::members::GroupMembers;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, Span, WriteView};
 use crate::runtime;
@@ -20,29 +20,29 @@ use std::sync::Arc;
 pub(super) struct NcclOperation {
     pub(super) ticket: Ticket,
     pub(super) label: Label,
-    pub(super) members: Members,
+    pub(super) members: GroupMembers,
     /// Own mail that has not left.
     pub(super) sent: Vec<Ticket>,
     /// `None` if it works in place.
     pub(super) input: Option<ReadView>,
     pub(super) output: WriteView,
-    pub(super) stage: Stage,
+    pub(super) stage: CollectiveStage,
 }
 
 /// Point to which a collective has come.
-pub(super) enum Stage {
+pub(super) enum CollectiveStage {
     Queued,
     /// Its ranks compare their calls.
     Comparing(Comparison),
     /// NCCL connects its ranks.
-    Connecting(Arc<Link>),
+    Connecting(Arc<SharedCommunicator>),
     /// NCCL enqueues it.
-    Enqueuing(Launch),
+    Enqueuing(NcclLaunch),
     Enqueued,
 }
 
 /// Outcome of a look at the first collective.
-pub(super) enum Step {
+pub(super) enum CollectiveStep {
     /// It waits for mail.
     Waits,
     /// It waits for NCCL, which rings no bell.
@@ -56,8 +56,8 @@ pub(super) enum Step {
 
 /// Communicator of a group.
 pub(super) struct GroupLink {
-    members: Members,
-    pub(super) link: Arc<Link>,
+    members: GroupMembers,
+    pub(super) link: Arc<SharedCommunicator>,
 }
 
 impl NcclOperation {
@@ -69,18 +69,18 @@ impl NcclOperation {
 
     /// Returns true if NCCL has it, so that it cannot be taken back.
     pub(super) fn is_at_nccl(&self) -> bool {
-        matches!(self.stage, Stage::Connecting(_) | Stage::Enqueuing(_))
+        matches!(self.stage, CollectiveStage::Connecting(_) | CollectiveStage::Enqueuing(_))
     }
 
     /// Returns the rank whose mail it waits for, if it does.
     pub(super) fn awaited(&self) -> Option<usize> {
-        let Stage::Comparing(comparison) = &self.stage else { return None };
+        let CollectiveStage::Comparing(comparison) = &self.stage else { return None };
         Some(self.members.before(comparison.round()))
     }
 
     /// Gives up its mail.
     pub(super) fn cancel(&self, host: &dyn Transport) {
-        if let Stage::Comparing(comparison) = &self.stage {
+        if let CollectiveStage::Comparing(comparison) = &self.stage {
             comparison.cancel(host);
         }
         self.sent.iter().for_each(|sent| host.cancel(*sent));
@@ -88,7 +88,7 @@ impl NcclOperation {
 
     /// Lets the communicator keep the memory of what NCCL enqueues, when it is ended.
     pub(super) fn let_go(self) {
-        if let Stage::Enqueuing(launch) = &self.stage {
+        if let CollectiveStage::Enqueuing(launch) = &self.stage {
             let (from, to) = self.spans();
             launch.link.keep(vec![from, to]);
         }
@@ -100,40 +100,40 @@ impl NcclPath {
     ///
     /// # Errors
     /// Failures of NCCL or the driver, which end all communicators of the endpoint.
-    pub(super) fn step(&self, state: &mut NcclState, head: &mut NcclOperation) -> Result<Step> {
+    pub(super) fn step(&self, state: &mut NcclState, head: &mut NcclOperation) -> Result<CollectiveStep> {
         match &head.stage {
-            Stage::Queued => {
+            CollectiveStage::Queued => {
                 let are_connected = self.link_of(&state.groups, &head.members).is_some();
                 let compared = self.compare(head, are_connected);
                 self.proceed(state, head, compared)
             }
-            Stage::Comparing(at) => {
+            CollectiveStage::Comparing(at) => {
                 let next = at.round() + 1;
                 match at.heard(&*self.host) {
-                    Ok(None) => Ok(Step::Waits),
+                    Ok(None) => Ok(CollectiveStep::Waits),
                     Ok(Some(name)) => {
                         let compared = self.compare_from(head, next, name);
                         self.proceed(state, head, compared)
                     }
-                    Err(error) => Ok(Step::Refused(error)),
+                    Err(error) => Ok(CollectiveStep::Refused(error)),
                 }
             }
-            Stage::Connecting(link) if link.is_free("connect the ranks of a group by NCCL")? => {
+            CollectiveStage::Connecting(link) if link.is_free("connect the ranks of a group by NCCL")? => {
                 let link = Arc::clone(link);
                 self.launch(head, link)
             }
-            Stage::Enqueuing(launch) if launch.link.is_free("let NCCL communicate")? => {
+            CollectiveStage::Enqueuing(launch) if launch.link.is_free("let NCCL communicate")? => {
                 let flight = launch.flight();
                 self.complete(head, &flight)?;
-                head.stage = Stage::Enqueued;
-                Ok(Step::Enqueued)
+                head.stage = CollectiveStage::Enqueued;
+                Ok(CollectiveStep::Enqueued)
             }
-            Stage::Connecting(_) | Stage::Enqueuing(_) => {
+            CollectiveStage::Connecting(_) | CollectiveStage::Enqueuing(_) => {
                 // NCCL is at it on a thread of its own.
                 runtime::yield_now();
-                Ok(Step::Busy)
+                Ok(CollectiveStep::Busy)
             }
-            Stage::Enqueued => Ok(Step::Enqueued),
+            CollectiveStage::Enqueued => Ok(CollectiveStep::Enqueued),
         }
     }
 
@@ -144,14 +144,14 @@ impl NcclPath {
         state: &mut NcclState,
         head: &mut NcclOperation,
         compared: Result<Compared>,
-    ) -> Result<Step> {
+    ) -> Result<CollectiveStep> {
         state.tickets.advance(head.ticket, 1);
         let name = match compared {
             // With this its caller ends the work of the others.
-            Err(error) => return Ok(Step::Refused(error)),
+            Err(error) => return Ok(CollectiveStep::Refused(error)),
             Ok(Compared::Next(comparison)) => {
-                head.stage = Stage::Comparing(comparison);
-                return Ok(Step::Moved);
+                head.stage = CollectiveStage::Comparing(comparison);
+                return Ok(CollectiveStep::Moved);
             }
             Ok(Compared::Over(name)) => name,
         };
@@ -162,22 +162,22 @@ impl NcclPath {
         let place = (members.place(), members.count());
         let id = name.unwrap_or(UNKNOWN);
         let comm = begin(&self.queue, place, id)?;
-        let link = Arc::new(self.link.beside(comm));
+        let link = Arc::new(self.link.same_endpoint(comm));
         state.groups.push(GroupLink { members: members.clone(), link: Arc::clone(&link) });
-        head.stage = Stage::Connecting(link);
-        Ok(Step::Moved)
+        head.stage = CollectiveStage::Connecting(link);
+        Ok(CollectiveStep::Moved)
     }
 
-    fn launch(&self, head: &mut NcclOperation, link: Arc<Link>) -> Result<Step> {
+    fn launch(&self, head: &mut NcclOperation, link: Arc<SharedCommunicator>) -> Result<CollectiveStep> {
         let launch = self.prepare(head, Arc::clone(&link))?;
         // Set before the call: NCCL may have begun what it then refuses.
-        head.stage = Stage::Enqueuing(launch);
+        head.stage = CollectiveStage::Enqueuing(launch);
         self.hand_over(head, &link)?;
-        Ok(Step::Moved)
+        Ok(CollectiveStep::Moved)
     }
 
     /// Returns the communicator of these ranks; `None` if NCCL has not connected them.
-    fn link_of(&self, groups: &[GroupLink], members: &Members) -> Option<Arc<Link>> {
+    fn link_of(&self, groups: &[GroupLink], members: &GroupMembers) -> Option<Arc<SharedCommunicator>> {
         if members.ranks() == self.world.ranks() {
             return Some(Arc::clone(&self.link));
         }

@@ -1,6 +1,6 @@
 //! The endpoint around that of every transport: it sends and receives device memory.
 //!
-//! Views of host memory pass through. Views of a device go by a [path](super::path), if the ranks have attached devices
+//! Views of host memory pass through. Views of a device go by a [path](super::device_path), if the ranks have attached devices
 //! that have one between them which carries them. Otherwise they are *staged*: a message is copied down first, and posted when
 //! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
 //! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
@@ -15,8 +15,8 @@
 mod staged;
 
 #[cfg(feature = "cuda")]
-use super::path;
-use super::path::{Attached, DevicePath, MessagePath};
+use super::device_path;
+use super::device_path::{Attached, DevicePath, MessagePath};
 use crate::control::health::Health;
 use crate::device::Queue;
 use crate::error::Result;
@@ -25,8 +25,10 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime;
 use crate::transport::devices::Devices;
 use crate::transport::native::{AtOnce, Collectives};
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
-use staged::{Staged, Table, Turn};
+use crate::transport::{
+    Bell, Label, ReceiveMode, Received, Source, Ticket, Traffic, Transport, TransportKind,
+};
+use staged::{PostingTurn, Staged, StagedOperations};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ fn mark(ticket: Ticket, with: u32) -> Ticket {
 }
 
 /// Owner of an operation, and its ticket there.
-enum Owner<'a> {
+enum OperationOwner<'a> {
     Transport(Ticket),
     Staged(Ticket),
     Path(&'a dyn DevicePath, Ticket),
@@ -60,7 +62,7 @@ pub(crate) struct Staging {
     attached: OnceCell<Attached>,
     /// The transport's, which every poll asks for.
     health: Arc<Health>,
-    table: RefCell<Table>,
+    table: RefCell<StagedOperations>,
     /// Staged operations that are not posted yet.
     copying: Cell<usize>,
     /// Set once a staged operation could not be posted, until an operation of this endpoint has failed for it.
@@ -105,12 +107,12 @@ impl Staging {
     }
 
     /// Returns whose an operation is.
-    fn owner(&self, ticket: Ticket) -> Owner<'_> {
+    fn owner(&self, ticket: Ticket) -> OperationOwner<'_> {
         let bare = Ticket { index: ticket.index & !(STAGED | ON_PATH), ..ticket };
         match self.path() {
-            _ if ticket.index & STAGED != 0 => Owner::Staged(bare),
-            Some(path) if ticket.index & ON_PATH != 0 => Owner::Path(path, bare),
-            _ => Owner::Transport(ticket),
+            _ if ticket.index & STAGED != 0 => OperationOwner::Staged(bare),
+            Some(path) if ticket.index & ON_PATH != 0 => OperationOwner::Path(path, bare),
+            _ => OperationOwner::Transport(ticket),
         }
     }
 
@@ -135,10 +137,10 @@ impl Staging {
 
     /// Returns true if an operation must wait for one of its lane that is still being copied.
     fn has_to_wait(&self, label: &Label, to: Option<usize>) -> bool {
-        self.copying.get() > 0 && self.table.borrow().comes_before(&Turn::of(label, to))
+        self.copying.get() > 0 && self.table.borrow().comes_before(&PostingTurn::of(label, to))
     }
 
-    fn note(&self, table: &Table) {
+    fn note(&self, table: &StagedOperations) {
         self.copying.set(table.waiting());
         self.failing.set(table.has_failed());
     }
@@ -146,7 +148,7 @@ impl Staging {
     /// Ends a pending operation if an earlier one could not be posted. The caller may poll that one much later, since
     /// it waits for messages that other ranks do not send before they have received this one.
     #[cold]
-    fn fail(&self, ticket: Ticket) -> Poll<Result<Got>> {
+    fn fail(&self, ticket: Ticket) -> Poll<Result<Received>> {
         self.failing.set(false);
         let failure = self.table.borrow_mut().take_failure();
         let Some(error) = failure else { return Poll::Pending };
@@ -155,7 +157,7 @@ impl Staging {
     }
 
     #[cold]
-    fn poll_staged(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll_staged(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         if self.copying.get() > 0 {
             self.advance();
         }
@@ -190,7 +192,7 @@ impl Transport for Staging {
         self.stage(Staged::send(to, label, view))
     }
 
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket {
         if view.is_on_host() {
             return self.transport.post_recv(from, label, view, land);
         }
@@ -200,11 +202,11 @@ impl Transport for Staging {
         self.stage(Staged::recv(from, label, view, land, &*self.transport))
     }
 
-    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>> {
         let outcome = match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.poll(ticket, context),
-            Owner::Staged(ticket) => self.poll_staged(ticket, context),
-            Owner::Path(path, ticket) => path.poll(ticket, context),
+            OperationOwner::Transport(ticket) => self.transport.poll(ticket, context),
+            OperationOwner::Staged(ticket) => self.poll_staged(ticket, context),
+            OperationOwner::Path(path, ticket) => path.poll(ticket, context),
         };
         if outcome.is_pending() && self.failing.get() {
             return self.fail(ticket);
@@ -214,9 +216,9 @@ impl Transport for Staging {
 
     fn cancel(&self, ticket: Ticket) {
         match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.cancel(ticket),
-            Owner::Path(path, ticket) => path.cancel(ticket),
-            Owner::Staged(ticket) => {
+            OperationOwner::Transport(ticket) => self.transport.cancel(ticket),
+            OperationOwner::Path(path, ticket) => path.cancel(ticket),
+            OperationOwner::Staged(ticket) => {
                 let mut table = self.table.borrow_mut();
                 table.cancel(ticket, &*self.transport);
                 self.note(&table);
@@ -248,9 +250,9 @@ impl Transport for Staging {
 
     fn moved(&self, ticket: Ticket) -> u64 {
         match self.owner(ticket) {
-            Owner::Transport(ticket) => self.transport.moved(ticket),
-            Owner::Path(path, ticket) => path.moved(ticket),
-            Owner::Staged(ticket) => {
+            OperationOwner::Transport(ticket) => self.transport.moved(ticket),
+            OperationOwner::Path(path, ticket) => path.moved(ticket),
+            OperationOwner::Staged(ticket) => {
                 self.table.borrow().posted(ticket).map_or(0, |posted| self.transport.moved(posted))
             }
         }
@@ -288,7 +290,7 @@ impl Devices for Staging {
         }
         #[cfg(feature = "cuda")]
         if self.attached.get().is_none() {
-            let attached = path::attach(&self.transport, &self.traffic, queue, limit)?;
+            let attached = device_path::attach(&self.transport, &self.traffic, queue, limit)?;
             // No other code has set it in between.
             attached.into_iter().for_each(|attached| drop(self.attached.set(attached)));
         }
@@ -343,17 +345,17 @@ impl Collectives for Staging {
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let (native, ticket) = match self.owner(ticket) {
-            Owner::Transport(ticket) => (self.transport.native(), Some(ticket)),
-            Owner::Path(path, ticket) => (Some(path.native()), Some(ticket)),
-            Owner::Staged(ticket) => (self.transport.native(), self.table.borrow().posted(ticket)),
+            OperationOwner::Transport(ticket) => (self.transport.native(), Some(ticket)),
+            OperationOwner::Path(path, ticket) => (Some(path.native()), Some(ticket)),
+            OperationOwner::Staged(ticket) => (self.transport.native(), self.table.borrow().posted(ticket)),
         };
         native.zip(ticket).map(|(native, ticket)| native.missing(ticket)).unwrap_or_default()
     }
 
     fn is_queued(&self, ticket: Ticket) -> bool {
         match self.owner(ticket) {
-            Owner::Path(path, ticket) => path.native().is_queued(ticket),
-            Owner::Transport(_) | Owner::Staged(_) => false,
+            OperationOwner::Path(path, ticket) => path.native().is_queued(ticket),
+            OperationOwner::Transport(_) | OperationOwner::Staged(_) => false,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::device::codec::CodecError;
 use crate::device::{Event, Failure, Queue};
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::transport::tag::Tag;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport};
+use crate::transport::{Bell, Label, ReceiveMode, Received, Source, Ticket, Transport};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,7 +15,7 @@ pub(super) struct Staged {
     label: Label,
     /// Copies down that must be complete before it is posted.
     copies: Vec<CopyDown>,
-    step: Step,
+    step: StagedStep,
     arriving: Option<Arriving>,
     /// The device views of the sent memory, which is not written before the operation has ended.
     _departing: Option<ReadView>,
@@ -30,11 +30,11 @@ struct CopyDown {
     rings: bool,
 }
 
-enum Step {
+enum StagedStep {
     /// A message to this rank, to be posted.
-    Send(usize, Outgoing),
+    Send(usize, HostSource),
     /// A collective of the backend among these ranks, to be posted; the output is `None` here if it goes to a device.
-    Native(Arc<[usize]>, Option<Outgoing>, Option<WriteView>),
+    Native(Arc<[usize]>, Option<HostSource>, Option<WriteView>),
     /// Running, under this ticket of the transport.
     Posted(Ticket),
     /// Not even posted.
@@ -44,27 +44,27 @@ enum Step {
 /// Place of an operation in the posting order of its lane. A peer would interpret a later one as proof that the
 /// earlier one never comes.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct PostingTurn {
     lane: Tag,
     /// The destination of a message; `None` for a collective, in which all take part.
     to: Option<usize>,
 }
 
-impl Turn {
+impl PostingTurn {
     /// Returns the turn of a message to a rank, or of a collective of the backend.
     pub(super) fn of(label: &Label, to: Option<usize>) -> Self {
-        Turn { lane: label.tag.series(), to }
+        PostingTurn { lane: label.tag.series(), to }
     }
 
     /// Returns true if `later` must not be posted before this.
-    fn comes_before(&self, later: &Turn) -> bool {
+    fn comes_before(&self, later: &PostingTurn) -> bool {
         let share_a_rank = self.to == later.to || self.to.is_none() || later.to.is_none();
         self.lane == later.lane && share_a_rank
     }
 }
 
 /// Host memory for the transport to read.
-enum Outgoing {
+enum HostSource {
     View(ReadView),
     /// Complete when the copies are.
     Copy(Buffer),
@@ -73,16 +73,16 @@ enum Outgoing {
 /// A receive into a device's view.
 struct Arriving {
     view: WriteView,
-    land: Land,
+    land: ReceiveMode,
     /// Memory of the host into which the transport receives.
     copy: Buffer,
 }
 
-impl Outgoing {
+impl HostSource {
     fn open(self) -> Result<ReadView> {
         match self {
-            Outgoing::View(view) => Ok(view),
-            Outgoing::Copy(copy) => copy.read_all(),
+            HostSource::View(view) => Ok(view),
+            HostSource::Copy(copy) => copy.read_all(),
         }
     }
 }
@@ -92,7 +92,13 @@ impl Staged {
     pub(super) fn send(to: usize, label: Label, view: ReadView) -> Result<Self> {
         let mut copies = Vec::new();
         let (outgoing, departing) = outgoing(view, &mut copies)?;
-        Ok(Staged { label, copies, step: Step::Send(to, outgoing), arriving: None, _departing: departing })
+        Ok(Staged {
+            label,
+            copies,
+            step: StagedStep::Send(to, outgoing),
+            arriving: None,
+            _departing: departing,
+        })
     }
 
     /// Posts a receive into host memory.
@@ -100,12 +106,12 @@ impl Staged {
         from: Source,
         label: Label,
         view: WriteView,
-        land: Land,
+        land: ReceiveMode,
         transport: &dyn Transport,
     ) -> Result<Self> {
         let copy = view.queue().host_memory(view.dtype(), view.len())?;
-        let stored = if land == Land::AtMost { Land::AtMost } else { Land::Copy };
-        let step = Step::Posted(transport.post_recv(from, label, copy.write_all()?, stored));
+        let stored = if land == ReceiveMode::AtMost { ReceiveMode::AtMost } else { ReceiveMode::Copy };
+        let step = StagedStep::Posted(transport.post_recv(from, label, copy.write_all()?, stored));
         let arriving = Some(Arriving { view, land, copy });
         Ok(Staged { label, copies: Vec::new(), step, arriving, _departing: None })
     }
@@ -123,7 +129,7 @@ impl Staged {
         let input = input.map(|view| outgoing(view, &mut copies)).transpose()?;
         let (input, departing) = input.map_or((None, None), |(input, departing)| (Some(input), departing));
         if output.is_on_host() {
-            let step = Step::Native(members, input, Some(output));
+            let step = StagedStep::Native(members, input, Some(output));
             return Ok(Staged { label, copies, step, arriving: None, _departing: departing });
         }
         let copy = match in_place {
@@ -132,22 +138,22 @@ impl Staged {
         };
         let fresh = || output.queue().host_memory(output.dtype(), output.len());
         let copy = copy.map_or_else(fresh, Ok)?;
-        let arriving = Some(Arriving { view: output, land: Land::Copy, copy });
+        let arriving = Some(Arriving { view: output, land: ReceiveMode::Copy, copy });
         Ok(Staged {
             label,
             copies,
-            step: Step::Native(members, input, None),
+            step: StagedStep::Native(members, input, None),
             arriving,
             _departing: departing,
         })
     }
 
     /// Returns the turn for which this waits, until it is posted.
-    fn turn(&self) -> Option<Turn> {
+    fn turn(&self) -> Option<PostingTurn> {
         match self.step {
-            Step::Send(to, _) => Some(Turn::of(&self.label, Some(to))),
-            Step::Native(..) => Some(Turn::of(&self.label, None)),
-            Step::Posted(_) | Step::Failed => None,
+            StagedStep::Send(to, _) => Some(PostingTurn::of(&self.label, Some(to))),
+            StagedStep::Native(..) => Some(PostingTurn::of(&self.label, None)),
+            StagedStep::Posted(_) | StagedStep::Failed => None,
         }
     }
 
@@ -169,32 +175,34 @@ impl Staged {
             let failure = copy.event.failure();
             failure.map_or(Ok(()), |failure| Err(error(failure, &copy.queue, transport)))?;
         }
-        self.step = match std::mem::replace(&mut self.step, Step::Failed) {
-            Step::Send(to, message) => Step::Posted(transport.post_send(to, self.label, message.open()?)),
-            Step::Native(members, input, output) => {
-                let input = input.map(Outgoing::open).transpose()?;
+        self.step = match std::mem::replace(&mut self.step, StagedStep::Failed) {
+            StagedStep::Send(to, message) => {
+                StagedStep::Posted(transport.post_send(to, self.label, message.open()?))
+            }
+            StagedStep::Native(members, input, output) => {
+                let input = input.map(HostSource::open).transpose()?;
                 let copy = || self.arriving.as_ref().map(|arriving| arriving.copy.write_all());
                 let output = output.map(Ok).or_else(copy).transpose()?;
                 let Some((native, output)) = transport.native().zip(output) else {
                     let what = format!("{} has no native collectives", transport.kind());
                     return Err(Error::usage(what, "post only offered collectives"));
                 };
-                Step::Posted(native.post(self.label, &members, input, output))
+                StagedStep::Posted(native.post(self.label, &members, input, output))
             }
-            step @ (Step::Posted(_) | Step::Failed) => step,
+            step @ (StagedStep::Posted(_) | StagedStep::Failed) => step,
         };
         Ok(())
     }
 
     /// Passes the received data to the queue of the view.
-    fn land(self, got: Got, scratch: &mut Scratch) -> Result<Got> {
+    fn land(self, got: Received, scratch: &mut StagingScratch) -> Result<Received> {
         let Some(Arriving { mut view, land, copy }) = self.arriving else { return Ok(got) };
         let copy = copy.read_all()?;
         match land {
-            Land::Copy => view.copy_up(copy),
-            Land::AtMost => view.copy_up(copy.into_first(got.bytes)),
-            Land::Reduce(op) => {
-                let scratch = scratch.beside(&view)?;
+            ReceiveMode::Copy => view.copy_up(copy),
+            ReceiveMode::AtMost => view.copy_up(copy.into_first(got.bytes)),
+            ReceiveMode::Reduce(op) => {
+                let scratch = scratch.same_device(&view)?;
                 view.reduce_up(op, copy, scratch)?;
             }
         }
@@ -205,14 +213,14 @@ impl Staged {
 /// Device memory for data that is copied up before it is reduced: one for each queue and type, since a queue works in
 /// order.
 #[derive(Default)]
-struct Scratch(Vec<Buffer>);
+struct StagingScratch(Vec<Buffer>);
 
-impl Scratch {
+impl StagingScratch {
     /// Number of queues and types with kept memory; beyond that, the oldest is dropped.
     const MOST: usize = 16;
 
     /// Returns at least as many elements as `view` has, on its queue.
-    fn beside(&mut self, view: &WriteView) -> Result<&Buffer> {
+    fn same_device(&mut self, view: &WriteView) -> Result<&Buffer> {
         let queue = view.queue();
         let alike = |buffer: &Buffer| buffer.dtype() == view.dtype() && buffer.queue() == queue;
         let place = match self.0.iter().position(alike) {
@@ -231,10 +239,10 @@ impl Scratch {
 }
 
 /// Returns a view that a transport can read instead of the given one, and the original if they differ.
-fn outgoing(view: ReadView, copies: &mut Vec<CopyDown>) -> Result<(Outgoing, Option<ReadView>)> {
+fn outgoing(view: ReadView, copies: &mut Vec<CopyDown>) -> Result<(HostSource, Option<ReadView>)> {
     Ok(match copied(view.copy_down()?, view.queue(), copies) {
-        None => (Outgoing::View(view), None),
-        Some(copy) => (Outgoing::Copy(copy), Some(view)),
+        None => (HostSource::View(view), None),
+        Some(copy) => (HostSource::Copy(copy), Some(view)),
     })
 }
 
@@ -255,7 +263,7 @@ fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
             let place = transport.health().peers()[transport.rank()].clone();
-            Error::NotFinite { place, tensor: None, index, value, during: During::Nothing }
+            Error::NotFinite { place, tensor: None, index, value, context: ErrorContext::Nothing }
         }
         failure => failure.into_error(queue.name()),
     }
@@ -263,15 +271,15 @@ fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
 
 /// The staged operations of one endpoint, in the order in which they were begun.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct StagedOperations {
     tickets: Tickets,
     operations: Vec<(Ticket, Staged)>,
     /// The first failure to post that no operation has failed for.
     failure: Option<Error>,
-    scratch: Scratch,
+    scratch: StagingScratch,
 }
 
-impl Table {
+impl StagedOperations {
     /// Takes an operation, or the reason why it failed immediately.
     pub(super) fn open(&mut self, staged: Result<Staged>) -> Ticket {
         let ticket = self.tickets.open();
@@ -303,7 +311,7 @@ impl Table {
     }
 
     /// Returns true if an operation that is still being copied precedes `turn`.
-    pub(super) fn comes_before(&self, turn: &Turn) -> bool {
+    pub(super) fn comes_before(&self, turn: &PostingTurn) -> bool {
         self.operations.iter().filter_map(|(_, staged)| staged.turn()).any(|first| first.comes_before(turn))
     }
 
@@ -320,7 +328,7 @@ impl Table {
 
     /// Posts copied messages; operations of one lane in order. Returns true if there were any.
     pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
-        let mut copying: Vec<Turn> = Vec::new();
+        let mut copying: Vec<PostingTurn> = Vec::new();
         let mut moved = false;
         let mut failed = Vec::new();
         for (ticket, staged) in &mut self.operations {
@@ -331,7 +339,7 @@ impl Table {
             }
             moved = true;
             if let Err(error) = staged.post(transport) {
-                staged.step = Step::Failed;
+                staged.step = StagedStep::Failed;
                 failed.push((*ticket, error));
             }
         }
@@ -342,8 +350,8 @@ impl Table {
     /// Returns the transport's ticket of an operation that has been posted.
     pub(super) fn posted(&self, ticket: Ticket) -> Option<Ticket> {
         self.operations.iter().find(|(own, _)| *own == ticket).and_then(|(_, staged)| match staged.step {
-            Step::Posted(posted) => Some(posted),
-            Step::Send(..) | Step::Native(..) | Step::Failed => None,
+            StagedStep::Posted(posted) => Some(posted),
+            StagedStep::Send(..) | StagedStep::Native(..) | StagedStep::Failed => None,
         })
     }
 
@@ -352,7 +360,7 @@ impl Table {
         ticket: Ticket,
         transport: &dyn Transport,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Got>> {
+    ) -> Poll<Result<Received>> {
         if let Poll::Ready(failed) = self.tickets.poll(ticket) {
             self.failure = None;
             self.remove(ticket);

@@ -1,6 +1,6 @@
 //! Faults of a simulated cluster: failures and their times.
 
-use super::link::{Time, duration};
+use super::link::{WrittenDuration, duration};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -158,7 +158,7 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", Time(self.at), self.kind)
+        write!(f, "{} {}", WrittenDuration(self.at), self.kind)
     }
 }
 

@@ -99,12 +99,12 @@ impl FromStr for LinkSpec {
 
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{},{}", Bandwidth(self.bandwidth), Time(self.latency))?;
+        write!(f, "{},{}", Bandwidth(self.bandwidth), WrittenDuration(self.latency))?;
         if !self.jitter.is_zero() {
-            write!(f, ",jitter={}", Time(self.jitter))?;
+            write!(f, ",jitter={}", WrittenDuration(self.jitter))?;
         }
         if self.stalls > 0.0 {
-            write!(f, ",stall={}:{}", self.stalls, Time(self.stall))?;
+            write!(f, ",stall={}:{}", self.stalls, WrittenDuration(self.stall))?;
         }
         Ok(())
     }
@@ -122,9 +122,9 @@ impl fmt::Display for Bandwidth {
 }
 
 /// A duration, as it is written.
-pub(crate) struct Time(pub(crate) Duration);
+pub(crate) struct WrittenDuration(pub(crate) Duration);
 
-impl fmt::Display for Time {
+impl fmt::Display for WrittenDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs_f64();
         let unit = TIMES.iter().rev().find(|(_, unit)| seconds >= *unit).unwrap_or(&TIMES[0]);

@@ -77,13 +77,13 @@ impl Cluster {
     /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, at least one on every host, and the shape
     /// supports the number of hosts.
     pub fn new(hosts: &[HostSpec], shape: Shape) -> Result<Self> {
-        let mut cluster = Self::apart(hosts)?;
+        let mut cluster = Self::unlinked(hosts)?;
         shape.connect(hosts, &mut cluster)?;
         Ok(cluster)
     }
 
     /// Returns ranks on hosts that have no links to each other.
-    pub(super) fn apart(hosts: &[HostSpec]) -> Result<Self> {
+    pub(super) fn unlinked(hosts: &[HostSpec]) -> Result<Self> {
         let ranks: usize = hosts.iter().map(|host| host.ranks).sum();
         if !(1..=MAX_RANKS).contains(&ranks) || hosts.iter().any(|host| host.ranks == 0) {
             let what = format!("{} hosts have {ranks} ranks together", hosts.len());

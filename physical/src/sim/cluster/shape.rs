@@ -1,7 +1,7 @@
 //! Shapes of clusters: the switches between hosts, and how they are written.
 
-use super::link::{LinkSpec, Time, duration};
-use super::statement::Statement;
+use super::link::{LinkSpec, WrittenDuration, duration};
+use super::statement::StatementWords;
 use super::{Cluster, HostSpec};
 use crate::error::{Error, Result};
 use std::fmt;
@@ -82,9 +82,15 @@ impl fmt::Display for Shape {
         match self {
             Shape::Flat => f.write_str("flat"),
             Shape::Racks { racks, oversubscription, latency } => {
-                write!(f, "racks {racks} oversubscription={oversubscription} latency={}", Time(*latency))
+                write!(
+                    f,
+                    "racks {racks} oversubscription={oversubscription} latency={}",
+                    WrittenDuration(*latency)
+                )
             }
-            Shape::FatTree { ports, latency } => write!(f, "fat-tree {ports} latency={}", Time(*latency)),
+            Shape::FatTree { ports, latency } => {
+                write!(f, "fat-tree {ports} latency={}", WrittenDuration(*latency))
+            }
             Shape::Sites { sites, link } => write!(f, "sites {sites} link={link}"),
         }
     }
@@ -93,7 +99,7 @@ impl fmt::Display for Shape {
 impl Shape {
     /// Decodes a text; returns `None` if it is malformed.
     fn of(text: &str) -> Option<Self> {
-        let mut words = Statement::of(text);
+        let mut words = StatementWords::of(text);
         let shape = match words.next()? {
             "flat" => Shape::Flat,
             "racks" => Shape::Racks {

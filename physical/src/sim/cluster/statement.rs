@@ -3,11 +3,11 @@
 use crate::error::{Error, Result};
 
 /// Words of a statement that have not been read.
-pub(crate) struct Statement<'a>(Vec<&'a str>);
+pub(crate) struct StatementWords<'a>(Vec<&'a str>);
 
-impl<'a> Statement<'a> {
+impl<'a> StatementWords<'a> {
     pub(crate) fn of(text: &'a str) -> Self {
-        Statement(text.split_whitespace().collect())
+        StatementWords(text.split_whitespace().collect())
     }
 
     /// Takes the next word; returns `None` if it is an option, or at the end.

@@ -2,7 +2,7 @@
 
 use super::link::LinkSpec;
 use super::shape::Shape;
-use super::statement::{Statement, check_first};
+use super::statement::{StatementWords, check_first};
 use super::{Cluster, HostSpec, MAX_RANKS, Vertex, shape};
 use crate::error::{Error, Result};
 use crate::sim::network::routes::Routes;
@@ -42,7 +42,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Topology {
-    hosts: Vec<Hosts>,
+    hosts: Vec<EqualHosts>,
     shape: Option<(usize, Shape)>,
     /// Lines of the switches, and their names.
     switches: Vec<(usize, String)>,
@@ -51,7 +51,7 @@ pub struct Topology {
 
 /// Equal hosts, with the links that are not those of the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Hosts {
+struct EqualHosts {
     number: usize,
     ranks: usize,
     between: Option<LinkSpec>,
@@ -116,7 +116,7 @@ impl Topology {
 
     /// Adds a line; returns `None` if it is malformed.
     fn add(&mut self, at: usize, line: &str) -> Option<()> {
-        let mut words = Statement::of(line);
+        let mut words = StatementWords::of(line);
         let link = |text: &str| text.parse::<LinkSpec>().ok();
         match words.next()? {
             "hosts" => {
@@ -125,7 +125,7 @@ impl Topology {
                 let ranks = words.option("ranks", 1, count)?;
                 let between = words.option("link", None, |text| link(text).map(Some))?;
                 let within = words.option("intra", None, |text| link(text).map(Some))?;
-                self.hosts.push(Hosts { number, ranks, between, within });
+                self.hosts.push(EqualHosts { number, ranks, between, within });
             }
             "switch" => {
                 self.switches.push((at, words.next()?.to_owned()));
@@ -151,7 +151,7 @@ impl Topology {
     /// with two hosts that are not connected.
     pub fn cluster(&self, between: LinkSpec, within: LinkSpec) -> Result<Cluster> {
         let hosts: Vec<HostSpec> = self.hosts(between, within);
-        let mut cluster = Cluster::apart(&hosts)?;
+        let mut cluster = Cluster::unlinked(&hosts)?;
         match self.shape {
             Some((line, shape)) => {
                 shape.connect(&hosts, &mut cluster).map_err(|error| in_line(line, error))?
@@ -206,7 +206,7 @@ impl Topology {
     }
 
     fn hosts(&self, between: LinkSpec, within: LinkSpec) -> Vec<HostSpec> {
-        let spec = |hosts: &Hosts| {
+        let spec = |hosts: &EqualHosts| {
             let spec = HostSpec {
                 ranks: hosts.ranks,
                 between: hosts.between.unwrap_or(between),

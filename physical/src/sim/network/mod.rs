@@ -1,7 +1,7 @@
 //! The network: routes, shares of links, and the transfer of messages.
 
 pub(super) mod flows;
-pub(super) mod parcels;
+pub(super) mod messages;
 pub(super) mod rates;
 pub(super) mod routes;
 pub(super) mod wires;

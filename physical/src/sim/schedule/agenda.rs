@@ -6,32 +6,32 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 /// Virtual time since the start, in nanoseconds.
-pub(crate) type Time = u64;
+pub(crate) type Nanoseconds = u64;
 
 /// Returns a duration as virtual time, up to the end of all time.
-pub(crate) fn nanoseconds(duration: Duration) -> Time {
-    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+pub(crate) fn nanoseconds(duration: Duration) -> Nanoseconds {
+    Nanoseconds::try_from(duration.as_nanos()).unwrap_or(Nanoseconds::MAX)
 }
 
 /// Returns seconds as virtual time, rounded up, so that no work takes zero time.
-pub(crate) fn from_seconds(seconds: f64) -> Time {
+pub(crate) fn from_seconds(seconds: f64) -> Nanoseconds {
     // Casts saturate.
-    (seconds * 1e9).ceil() as Time
+    (seconds * 1e9).ceil() as Nanoseconds
 }
 
 /// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
 /// from that order.
-pub(crate) fn apart(seed: u64) -> u64 {
+pub(crate) fn message_seed(seed: u64) -> u64 {
     mix(seed ^ 0x6d65_7373_6167_6573)
 }
 
 /// Random numbers of a simulated world, all of which follow from its seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Draws(u64);
+pub(crate) struct RandomDraws(u64);
 
-impl Draws {
+impl RandomDraws {
     pub(crate) fn new(seed: u64) -> Self {
-        Draws(mix(seed))
+        RandomDraws(mix(seed))
     }
 
     /// Draws a word.
@@ -47,7 +47,7 @@ impl Draws {
 }
 
 struct Appointment<E> {
-    at: Time,
+    at: Nanoseconds,
     /// Random, so that a seed has its own order of simultaneous events.
     tie: u64,
     /// Number of entries before it.
@@ -56,7 +56,7 @@ struct Appointment<E> {
 }
 
 impl<E> Appointment<E> {
-    fn key(&self) -> (Time, u64, u64) {
+    fn key(&self) -> (Nanoseconds, u64, u64) {
         (self.at, self.tie, self.number)
     }
 }
@@ -86,30 +86,30 @@ pub(crate) struct Agenda<E> {
     entries: BinaryHeap<Reverse<Appointment<E>>>,
     added: u64,
     /// `None` for the order in which they were added.
-    draws: Option<Draws>,
+    draws: Option<RandomDraws>,
 }
 
 impl<E> Agenda<E> {
     /// Creates an empty agenda. Simultaneous events happen in the order in which they were added, or, with a seed, in
     /// an order that follows from it.
     pub(crate) fn new(seed: Option<u64>) -> Self {
-        Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(Draws::new) }
+        Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(RandomDraws::new) }
     }
 
     /// Adds an event.
-    pub(crate) fn add(&mut self, at: Time, event: E) {
+    pub(crate) fn add(&mut self, at: Nanoseconds, event: E) {
         self.added += 1;
-        let tie = self.draws.as_mut().map_or(0, Draws::word);
+        let tie = self.draws.as_mut().map_or(0, RandomDraws::word);
         self.entries.push(Reverse(Appointment { at, tie, number: self.added, event }));
     }
 
     /// Returns the time of the next event.
-    pub(crate) fn next_time(&self) -> Option<Time> {
+    pub(crate) fn next_time(&self) -> Option<Nanoseconds> {
         self.entries.peek().map(|Reverse(entry)| entry.at)
     }
 
     /// Takes the next event.
-    pub(crate) fn take(&mut self) -> Option<(Time, E)> {
+    pub(crate) fn take(&mut self) -> Option<(Nanoseconds, E)> {
         self.entries.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn fractions_are_below_one_and_spread() {
-        let mut draws = Draws::new(7);
+        let mut draws = RandomDraws::new(7);
         let drawn: Vec<f64> = (0..1000).map(|_| draws.fraction()).collect();
         assert!(drawn.iter().all(|x| (0.0..1.0).contains(x)));
         let mean = drawn.iter().sum::<f64>() / 1000.0;
@@ -145,13 +145,13 @@ mod tests {
     #[test]
     fn draws_apart_are_others() {
         let words = |seed| -> Vec<u64> {
-            let mut draws = Draws::new(seed);
+            let mut draws = RandomDraws::new(seed);
             (0..1000).map(|_| draws.word()).collect()
         };
         for seed in 0..20 {
-            assert_ne!(apart(seed), apart(seed + 1));
+            assert_ne!(message_seed(seed), message_seed(seed + 1));
             let of_order = words(seed);
-            assert!(words(apart(seed)).iter().all(|word| !of_order.contains(word)), "{seed}");
+            assert!(words(message_seed(seed)).iter().all(|word| !of_order.contains(word)), "{seed}");
         }
     }
 
@@ -159,6 +159,6 @@ mod tests {
     fn what_takes_time_never_takes_none() {
         assert_eq!(from_seconds(1e-12), 1);
         assert_eq!(from_seconds(0.0), 0);
-        assert_eq!(nanoseconds(Duration::MAX), Time::MAX);
+        assert_eq!(nanoseconds(Duration::MAX), Nanoseconds::MAX);
     }
 }

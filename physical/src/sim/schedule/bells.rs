@@ -1,11 +1,11 @@
 //! Bells of ranks, which end the parks of their threads.
 
-use super::agenda::Time;
-use super::{Happening, Pause, Simulated, Simulator};
+use super::agenda::Nanoseconds;
+use super::{Pause, ScheduledEvent, SimulatedWorld, Simulator};
 use std::mem;
 
 /// Time after which a rank checks an announcement of another one to all: more may have arrived by then.
-const NEWS: Time = 1_000_000;
+const NEWS: Nanoseconds = 1_000_000;
 
 impl Simulator {
     /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell of another
@@ -15,10 +15,10 @@ impl Simulator {
         let at = state.local_time();
         if rank != state.running_rank() {
             if !mem::replace(&mut state.has_news[rank], true) {
-                state.agenda.add(at + NEWS, Happening::News(rank));
+                state.agenda.add(at + NEWS, ScheduledEvent::News(rank));
             }
         } else if at > state.now {
-            state.agenda.add(at, Happening::Ring(rank));
+            state.agenda.add(at, ScheduledEvent::Ring(rank));
         } else {
             state.ring_threads(rank);
         }
@@ -30,7 +30,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     /// Wakes the threads of a rank that wait for messages, bells and futures.
     pub(super) fn wake_parked(&mut self, rank: usize) {
         for at in 0..self.of_rank[rank].len() {

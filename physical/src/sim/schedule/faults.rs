@@ -3,8 +3,8 @@
 //! The threads of a rank that has died continue in isolation: nothing that they send arrives, nothing reaches them,
 //! and all their connections are closed. So they end like those of an isolated rank, and leave nothing behind.
 
-use super::agenda::{Time, nanoseconds};
-use super::{Happening, Simulated, Simulator, ThreadNumber};
+use super::agenda::{Nanoseconds, nanoseconds};
+use super::{ScheduledEvent, SimulatedWorld, Simulator, ThreadNumber};
 use crate::sim::cluster::fault::{Fault, FaultKind};
 
 /// Condition of the process of a rank.
@@ -22,7 +22,7 @@ impl Simulator {
         state.conditions = vec![Condition::Well; state.of_rank.len()];
         state.faults_left = faults.len();
         for (number, fault) in faults.iter().enumerate() {
-            state.agenda.add(nanoseconds(fault.at), Happening::Fault(number));
+            state.agenda.add(nanoseconds(fault.at), ScheduledEvent::Fault(number));
         }
         state.faults = faults.to_vec();
     }
@@ -44,7 +44,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     pub(super) fn is_stopped(&self, number: ThreadNumber) -> bool {
         self.conditions.get(self.threads[number].rank) == Some(&Condition::Stopped)
     }
@@ -90,8 +90,8 @@ impl Simulated {
         }
         let now = self.now;
         self.close(now, rank);
-        let letters = self.sockets.kill(rank);
-        self.post(now, letters);
+        let datagrams = self.sockets.kill(rank);
+        self.post(now, datagrams);
         self.wires.bury(rank);
         self.conditions[rank] = Condition::Dead;
         self.release(rank);
@@ -100,7 +100,7 @@ impl Simulated {
     }
 
     /// Notifies all other ranks that nothing more comes from one.
-    fn close(&mut self, at: Time, rank: usize) {
+    fn close(&mut self, at: Nanoseconds, rank: usize) {
         for peer in (0..self.of_rank.len()).filter(|peer| *peer != rank) {
             self.wires.close(at, rank, peer, &mut self.agenda);
         }

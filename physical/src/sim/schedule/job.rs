@@ -2,7 +2,7 @@
 
 use super::Simulator;
 use crate::bootstrap::{Launcher, Placement, Rendezvous};
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::error::Result;
 use crate::runtime::{self, Instant};
 use crate::sim::connect::{SimBackend, peer};
@@ -33,7 +33,7 @@ pub struct Job {
 
 impl Default for Job {
     fn default() -> Self {
-        let options = JoinOptions { vigilance: Some(Vigilance::default()), ..JoinOptions::default() };
+        let options = JoinOptions { heartbeat: Some(HeartbeatOptions::default()), ..JoinOptions::default() };
         Job { options, limit: Duration::from_secs(3600), logged: false, flaw: None }
     }
 }

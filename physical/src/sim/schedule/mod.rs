@@ -9,22 +9,22 @@
 
 pub(super) mod agenda;
 mod bells;
+mod datagrams;
 mod faults;
 pub(super) mod fiber;
 pub(super) mod job;
-mod mail;
 mod runtime;
 
 use super::cluster::fault::Fault;
-use super::mail::{BoxNumber, Mail};
-use super::network::parcels::Parcel;
+use super::mailbox::{BoxNumber, DeliveredMail};
+use super::network::messages::SimulatedMessage;
 use super::network::rates::Rates;
 use super::network::wires::{Flaw, MessageEvent, Wires};
 use super::sockets::Sockets;
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use crate::waiting::drive;
-use agenda::{Agenda, Time, from_seconds, nanoseconds};
+use agenda::{Agenda, Nanoseconds, from_seconds, nanoseconds};
 use faults::Condition;
 use fiber::Fiber;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ const FEWER: &str =
 type ThreadNumber = usize;
 
 /// Something that happens at a time.
-pub(super) enum Happening {
+pub(super) enum ScheduledEvent {
     /// A thread may have waited long enough.
     Wake(ThreadNumber),
     Wires(MessageEvent),
@@ -53,9 +53,9 @@ pub(super) enum Happening {
     Fault(usize),
 }
 
-impl From<MessageEvent> for Happening {
+impl From<MessageEvent> for ScheduledEvent {
     fn from(event: MessageEvent) -> Self {
-        Happening::Wires(event)
+        ScheduledEvent::Wires(event)
     }
 }
 
@@ -72,19 +72,19 @@ enum Pause {
     Ended,
 }
 
-struct Thread {
+struct SimulatedThread {
     rank: usize,
     wait: Pause,
     /// End of the wait.
-    until: Time,
+    until: Nanoseconds,
     /// First time at which the agenda has it; the end of time if it has not.
-    due: Time,
+    due: Nanoseconds,
     /// Another time of its entry in the agenda, or the end of time.
-    later: Time,
+    later: Nanoseconds,
     /// Its own clock, if that is later than the world's.
-    ahead: Time,
+    ahead: Nanoseconds,
     /// Its poll function, while it waits with one.
-    look: Option<Look>,
+    look: Option<Predicate>,
     /// Set once that has been found.
     found: bool,
     /// Set by a bell that rang while it was not parked: its next park ends immediately.
@@ -93,17 +93,17 @@ struct Thread {
 
 /// Look of a thread that waits, on that thread's stack.
 #[derive(Clone, Copy)]
-struct Look(NonNull<dyn FnMut() -> bool>);
+struct Predicate(NonNull<dyn FnMut() -> bool>);
 
 // SAFETY: it is called on the thread that runs the schedule, which also runs the waiting thread.
-unsafe impl Send for Look {}
+unsafe impl Send for Predicate {}
 
-type Begin = Box<dyn FnOnce() + Send>;
+type BeginThread = Box<dyn FnOnce() + Send>;
 
-struct Simulated {
-    now: Time,
-    agenda: Agenda<Happening>,
-    threads: Vec<Thread>,
+struct SimulatedWorld {
+    now: Nanoseconds,
+    agenda: Agenda<ScheduledEvent>,
+    threads: Vec<SimulatedThread>,
     /// Threads of each rank that have not ended.
     of_rank: Vec<Vec<ThreadNumber>>,
     /// Number of rings of each rank's bell so far.
@@ -112,7 +112,7 @@ struct Simulated {
     has_news: Vec<bool>,
     ready: VecDeque<ThreadNumber>,
     running: ThreadNumber,
-    begun: Vec<(ThreadNumber, Begin)>,
+    begun: Vec<(ThreadNumber, BeginThread)>,
     living: usize,
     /// Ranks that an event gives something to look at.
     told: Vec<usize>,
@@ -130,15 +130,15 @@ struct Simulated {
     /// Ranks with events that a thread may check.
     to_look: Vec<usize>,
     /// Time at which the run ends, even if threads still run.
-    limit: Time,
+    limit: Nanoseconds,
     /// Latest time up to which an ended thread had computed.
-    end: Time,
+    end: Nanoseconds,
     flaw: Option<Flaw>,
     heartbeats: u64,
 }
 
 /// Step of a run.
-enum Next {
+enum NextTurn {
     /// A thread has its turn.
     Run(ThreadNumber),
     /// Threads of a rank check whether their wait has ended.
@@ -156,23 +156,23 @@ pub(super) struct Counts {
 }
 
 /// The clock, the threads and the messages of a simulated world.
-pub(super) struct Simulator(Mutex<Simulated>);
+pub(super) struct Simulator(Mutex<SimulatedWorld>);
 
-impl Simulated {
+impl SimulatedWorld {
     /// Returns the time of the running thread, which may be ahead of that of the world.
-    fn local_time(&self) -> Time {
+    fn local_time(&self) -> Nanoseconds {
         self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
     }
 
-    fn begin(&mut self, rank: usize, work: Begin) {
+    fn begin(&mut self, rank: usize, work: BeginThread) {
         let number = self.threads.len();
         let ahead = self.local_time();
-        self.threads.push(Thread {
+        self.threads.push(SimulatedThread {
             rank,
             wait: Pause::Asleep,
             until: ahead,
-            due: Time::MAX,
-            later: Time::MAX,
+            due: Nanoseconds::MAX,
+            later: Nanoseconds::MAX,
             ahead,
             look: None,
             found: false,
@@ -192,7 +192,7 @@ impl Simulated {
             self.ready.push_back(number);
         } else if thread.until < thread.due {
             thread.later = mem::replace(&mut thread.due, thread.until);
-            self.agenda.add(thread.until, Happening::Wake(number));
+            self.agenda.add(thread.until, ScheduledEvent::Wake(number));
         }
     }
 
@@ -210,7 +210,7 @@ impl Simulated {
             thread.wait = wait;
             thread.until = thread.ahead.max(now).saturating_add(at_most);
         }
-        if thread.until < Time::MAX {
+        if thread.until < Nanoseconds::MAX {
             self.arm(self.running);
         }
     }
@@ -238,17 +238,22 @@ impl Simulated {
 
     /// Returns the index of the first polling thread of a rank, from an index on and except the one that has just
     /// run, with its poll function.
-    fn looking(&self, rank: usize, but: ThreadNumber, from: usize) -> Option<(usize, ThreadNumber, Look)> {
+    fn looking(
+        &self,
+        rank: usize,
+        but: ThreadNumber,
+        from: usize,
+    ) -> Option<(usize, ThreadNumber, Predicate)> {
         let others = self.of_rank[rank].iter().enumerate().skip(from).filter(|(_, other)| **other != but);
         let mut looking = others.filter(|(_, other)| self.threads[**other].wait == Pause::Looking);
         looking.find_map(|(at, other)| Some((at, *other, self.threads[*other].look?)))
     }
 
     /// Returns the next action.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> NextTurn {
         loop {
             if let Some(rank) = self.to_look.pop() {
-                return Next::Look(rank);
+                return NextTurn::Look(rank);
             }
             if let Some(number) = self.ready.pop_front() {
                 if self.is_stopped(number) {
@@ -256,10 +261,10 @@ impl Simulated {
                     continue;
                 }
                 self.running = number;
-                return Next::Run(number);
+                return NextTurn::Run(number);
             }
             if self.living == 0 {
-                return Next::Nothing;
+                return NextTurn::Nothing;
             }
             self.end_stopped();
             let next = self.agenda.next_time();
@@ -271,39 +276,39 @@ impl Simulated {
                 continue;
             }
             if next.is_some_and(|next| next > self.limit) {
-                return Next::Nothing;
+                return NextTurn::Nothing;
             }
-            let Some((at, event)) = self.agenda.take() else { return Next::Nothing };
+            let Some((at, event)) = self.agenda.take() else { return NextTurn::Nothing };
             self.now = at;
             self.happen(event);
         }
     }
 
-    fn happen(&mut self, event: Happening) {
+    fn happen(&mut self, event: ScheduledEvent) {
         match event {
-            Happening::Wake(number) => {
+            ScheduledEvent::Wake(number) => {
                 let now = self.now;
                 let thread = &mut self.threads[number];
                 if thread.due == now {
-                    thread.due = mem::replace(&mut thread.later, Time::MAX);
+                    thread.due = mem::replace(&mut thread.later, Nanoseconds::MAX);
                 }
-                if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Time::MAX {
+                if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Nanoseconds::MAX {
                     self.arm(number);
                 }
             }
-            Happening::Wires(event) => {
+            ScheduledEvent::Wires(event) => {
                 let mut told = mem::take(&mut self.told);
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.drain(..).for_each(|rank| self.wake_parked(rank));
                 self.told = told;
                 self.deliver();
             }
-            Happening::Ring(rank) => self.ring_threads(rank),
-            Happening::News(rank) => {
+            ScheduledEvent::Ring(rank) => self.ring_threads(rank),
+            ScheduledEvent::News(rank) => {
                 self.has_news[rank] = false;
                 self.ring_threads(rank);
             }
-            Happening::Fault(number) => {
+            ScheduledEvent::Fault(number) => {
                 self.faults_left -= 1;
                 let kind = self.faults[number].kind.clone();
                 self.strike(kind);
@@ -314,7 +319,7 @@ impl Simulated {
 
 impl Simulator {
     pub(super) fn new(ranks: usize, wires: Wires, rates: Rates, seed: Option<u64>) -> Self {
-        Simulator(Mutex::new(Simulated {
+        Simulator(Mutex::new(SimulatedWorld {
             now: 0,
             agenda: Agenda::new(seed),
             threads: Vec::new(),
@@ -334,19 +339,19 @@ impl Simulator {
             held: Vec::new(),
             sockets: Sockets::new(ranks),
             to_look: Vec::new(),
-            limit: Time::MAX,
+            limit: Nanoseconds::MAX,
             end: 0,
             flaw: None,
             heartbeats: 0,
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Simulated> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedWorld> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a thread of a rank.
-    pub(super) fn begin(&self, rank: usize, work: Begin) {
+    pub(super) fn begin(&self, rank: usize, work: BeginThread) {
         self.lock().begin(rank, work);
     }
 
@@ -369,12 +374,12 @@ impl Simulator {
                     Some(fiber.map_err(|cause| Error::system("create the stack of a rank", cause, FEWER))?);
             }
             let number = match next {
-                Next::Nothing => break,
-                Next::Look(rank) => {
+                NextTurn::Nothing => break,
+                NextTurn::Look(rank) => {
                     self.look_as(rank, ThreadNumber::MAX);
                     continue;
                 }
-                Next::Run(number) => number,
+                NextTurn::Run(number) => number,
             };
             let Some(fiber) = &mut fibers[number] else { continue };
             let has_ended = fiber.resume();
@@ -390,7 +395,7 @@ impl Simulator {
     /// Returns the counts of a run without further events.
     fn ended(&self) -> Result<Counts> {
         let state = self.lock();
-        if state.living > 0 && state.limit == Time::MAX {
+        if state.living > 0 && state.limit == Nanoseconds::MAX {
             let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();
@@ -411,13 +416,13 @@ impl Simulator {
     }
 
     /// Sends a message to a rank, at the time of the thread that does.
-    pub(super) fn send(&self, from: BoxNumber, to: usize, parcel: Parcel) {
+    pub(super) fn send(&self, from: BoxNumber, to: usize, message: SimulatedMessage) {
         let mut state = self.lock();
-        let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
+        let cost = state.rates.message.as_secs_f64() + message.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
-        let Simulated { wires, agenda, .. } = &mut *state;
-        wires.send(at, from, to, parcel, agenda);
+        let SimulatedWorld { wires, agenda, .. } = &mut *state;
+        wires.send(at, from, to, message, agenda);
     }
 
     /// Charges the running thread for receiving a message.
@@ -428,7 +433,7 @@ impl Simulator {
     }
 
     /// Exchanges the content of a mailbox for empty mail; returns false if there is none.
-    pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut Mail) -> bool {
+    pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut DeliveredMail) -> bool {
         self.lock().wires.mailbox(mailbox).take(empty)
     }
 
@@ -457,7 +462,7 @@ impl Simulator {
     }
 
     /// Polls a thread, and wakes it if its wait has ended.
-    fn look(&self, number: ThreadNumber, Look(mut look): Look) {
+    fn look(&self, number: ThreadNumber, Predicate(mut look): Predicate) {
         self.lock().running = number;
         // SAFETY: the thread waits in `look_until`, whose stack has the target of this pointer, and no other code
         // calls it.
@@ -475,7 +480,7 @@ impl Simulator {
     }
 }
 
-impl Simulated {
+impl SimulatedWorld {
     /// Charges the running thread for this time, in seconds.
     fn charge(&mut self, seconds: f64) {
         if seconds > 0.0 {

@@ -1,7 +1,7 @@
 //! The simulated world as a runtime: clock, sleeps and threads of its ranks.
 
-use super::agenda::{Time, nanoseconds};
-use super::{Look, Pause, Simulator};
+use super::agenda::{Nanoseconds, nanoseconds};
+use super::{Pause, Predicate, Simulator};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::sim::sockets;
 use rustix::event::Timespec;
@@ -42,7 +42,7 @@ impl Runtime for Simulator {
                 // SAFETY: the lifetime is erased until the look is taken away again, below, before it ends.
                 let look: &mut (dyn FnMut() -> bool + 'static) = unsafe { std::mem::transmute(&mut *look) };
                 if let Some(thread) = state.threads.get_mut(running) {
-                    thread.look = Some(Look(NonNull::from(look)));
+                    thread.look = Some(Predicate(NonNull::from(look)));
                 }
                 left
             };
@@ -51,7 +51,7 @@ impl Runtime for Simulator {
             }
             self.suspend(
                 Pause::Looking,
-                if end == Time::MAX { Duration::MAX } else { Duration::from_nanos(left) },
+                if end == Nanoseconds::MAX { Duration::MAX } else { Duration::from_nanos(left) },
             );
             let mut state = self.lock();
             let running = state.running;

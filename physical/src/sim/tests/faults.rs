@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::health::GRACE;
 use crate::transport::Ticket;
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -16,7 +16,7 @@ fn with_faults(cluster: Cluster, faults: &[&str]) -> Simulation {
 fn finish(endpoint: &Rc<dyn Transport>, ticket: Ticket, peer: usize) -> (Duration, Result<()>) {
     let start = runtime::now();
     let poison = Poison::default();
-    let terms = Terms { transport: &**endpoint, poison: &poison, deadline: DEADLINE };
+    let terms = OperationContext { transport: &**endpoint, poison: &poison, deadline: DEADLINE };
     let operation = Operation::new(terms, ticket, Source::Rank(peer), label(0, 1));
     let outcome = drive::block_on(&**endpoint, operation).map(drop);
     (start.elapsed(), outcome)
@@ -26,7 +26,7 @@ fn finish(endpoint: &Rc<dyn Transport>, ticket: Ticket, peer: usize) -> (Duratio
 fn receive(endpoint: &Rc<dyn Transport>, from: usize) -> (Duration, Result<()>) {
     let into = Buffer::zeroed(DType::U8, 1).unwrap();
     let view = into.write_all().unwrap();
-    finish(endpoint, endpoint.post_recv(Source::Rank(from), label(0, 1), view, Land::Copy), from)
+    finish(endpoint, endpoint.post_recv(Source::Rank(from), label(0, 1), view, ReceiveMode::Copy), from)
 }
 
 /// Sends one byte after a while.

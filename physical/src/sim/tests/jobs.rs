@@ -1,7 +1,7 @@
 //! Start-up, heartbeats and verdicts in virtual time, by the code of real jobs.
 
 use super::*;
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 
 /// Time for which the ranks of these jobs do nothing, unless one fails.
 const WORK: Duration = Duration::from_secs(12);
@@ -58,13 +58,16 @@ fn the_dead_are_named_at_once_and_the_silent_after_the_silence() {
             assert!(after < Duration::from_millis(3100), "{fault}, rank {rank}: {after:?}");
         }
     }
-    let tolerance = Vigilance::default().tolerance();
+    let tolerance = HeartbeatOptions::default().tolerance();
     for (fault, culprit) in [("3s rank 4 stops", 4), ("3s rank 0 stops", 0)] {
         for (rank, told) in told(&[fault]).into_iter().enumerate().filter(|(rank, _)| *rank != culprit) {
             let (named, after) = told.unwrap();
             assert_eq!(named, culprit, "{fault}, rank {rank}");
             let silent = after - Duration::from_secs(3);
-            assert!(silent > Vigilance::default().silence && silent < tolerance + Duration::from_millis(100));
+            assert!(
+                silent > HeartbeatOptions::default().silence
+                    && silent < tolerance + Duration::from_millis(100)
+            );
         }
     }
 }

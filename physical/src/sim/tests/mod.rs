@@ -10,7 +10,7 @@ use crate::memory::dtype::DType;
 use crate::runtime;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::tag::Tag;
-use crate::transport::{HEADER_BYTES, Label, Land, Source, Transport, TransportKind};
+use crate::transport::{HEADER_BYTES, Label, ReceiveMode, Source, Transport, TransportKind};
 use crate::waiting::drive;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -38,8 +38,9 @@ fn exchange(
     let into = Buffer::zeroed(DType::U8, bytes).unwrap();
     let label = label(sequence, bytes);
     let sent = to.map(|to| endpoint.post_send(to, label, out.read_all().unwrap()));
-    let got =
-        from.map(|from| endpoint.post_recv(Source::Rank(from), label, into.write_all().unwrap(), Land::Copy));
+    let got = from.map(|from| {
+        endpoint.post_recv(Source::Rank(from), label, into.write_all().unwrap(), ReceiveMode::Copy)
+    });
     for ticket in sent.into_iter().chain(got) {
         drive::block_on(&**endpoint, poll_fn(|context| endpoint.poll(ticket, context))).unwrap();
     }

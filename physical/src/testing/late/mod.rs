@@ -18,7 +18,7 @@ use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
 use crate::waiting::alarm::Alarm;
 use cells::{Cells, allocate, run_on_cells};
-use schedule::{LateWork, Point, Schedule};
+use schedule::{LatePoint, LateSchedule, LateWork};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -47,7 +47,7 @@ pub enum Omission {
 /// assert_eq!(*y.host::<f32>()?, [2.5, 4.5]);
 /// # Ok::<(), hexagram_physical::Error>(())
 /// ```
-pub struct Late(Arc<Handle>);
+pub struct Late(Arc<WorkerHandle>);
 
 impl Late {
     /// Starts a device. `seed` determines the random choices; with 0 there are none.
@@ -63,8 +63,8 @@ impl Late {
     fn start(seed: u64, omission: Option<Omission>) -> Self {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let name = format!("late:{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        let state = State {
-            schedule: Schedule::new(seed),
+        let state = LateState {
+            schedule: LateSchedule::new(seed),
             bells: Vec::new(),
             waits: 0,
             events: 0,
@@ -74,10 +74,11 @@ impl Late {
             prepared: 0,
             over: false,
         };
-        let shared = Arc::new(Shared { name, omission, state: Mutex::new(state), wanted: Condvar::new() });
+        let shared =
+            Arc::new(LateShared { name, omission, state: Mutex::new(state), wanted: Condvar::new() });
         let worker = Arc::clone(&shared);
         std::thread::spawn(move || worker.work());
-        Late(Arc::new(Handle(shared)))
+        Late(Arc::new(WorkerHandle(shared)))
     }
 
     /// Creates a queue.
@@ -143,9 +144,9 @@ impl Drop for Late {
 }
 
 /// Ends the worker with the last queue.
-struct Handle(Arc<Shared>);
+struct WorkerHandle(Arc<LateShared>);
 
-impl Drop for Handle {
+impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.0.state().over = true;
         self.0.wanted.notify_one();
@@ -153,17 +154,17 @@ impl Drop for Handle {
 }
 
 /// State that the worker and the queues share.
-struct Shared {
+struct LateShared {
     name: String,
     omission: Option<Omission>,
-    state: Mutex<State>,
+    state: Mutex<LateState>,
     /// Wakes the worker. Not notified of work before a caller waits for it.
     wanted: Condvar,
 }
 
-struct State {
-    schedule: Schedule,
-    bells: Vec<(Point, Arc<dyn Bell>)>,
+struct LateState {
+    schedule: LateSchedule,
+    bells: Vec<(LatePoint, Arc<dyn Bell>)>,
     /// Number of waits of queues for others.
     waits: u64,
     /// Number of events that were recorded.
@@ -179,8 +180,8 @@ struct State {
     over: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl LateShared {
+    fn state(&self) -> MutexGuard<'_, LateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,7 +208,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl LateState {
     /// Takes the bells of events that have happened.
     fn take_bells(&mut self) -> Vec<Arc<dyn Bell>> {
         let schedule = &self.schedule;
@@ -217,33 +218,33 @@ impl State {
 
 /// First failure that has not been taken.
 #[derive(Default)]
-struct FirstFailure(Mutex<Option<Failure>>);
+struct FailureSlot(Mutex<Option<Failure>>);
 
-impl FirstFailure {
+impl FailureSlot {
     fn get(&self) -> MutexGuard<'_, Option<Failure>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct LateQueue {
-    device: Arc<Handle>,
+    device: Arc<WorkerHandle>,
     number: usize,
     /// Failure of the queue's jobs, which may outlive the queue: the next one of this number has its own.
-    failure: Arc<FirstFailure>,
+    failure: Arc<FailureSlot>,
 }
 
 impl LateQueue {
-    fn create(device: &Arc<Handle>) -> Queue {
+    fn create(device: &Arc<WorkerHandle>) -> Queue {
         let number = device.0.state().schedule.open();
         Queue::of(Arc::new(LateQueue { device: Arc::clone(device), number, failure: Arc::default() }))
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<LateShared> {
         &self.device.0
     }
 
     /// Enqueues a job, and returns the point after it.
-    fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Point {
+    fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> LatePoint {
         let first = Arc::clone(&self.failure);
         let job: LateWork = Box::new(move || {
             let outcome = catch_unwind(AssertUnwindSafe(job))
@@ -427,15 +428,15 @@ impl DeviceQueue for LateQueue {
 }
 
 struct LateEvent {
-    shared: Arc<Shared>,
-    point: Point,
+    shared: Arc<LateShared>,
+    point: LatePoint,
     /// The failure that the queue had when this happened.
     failure: Arc<OnceLock<Failure>>,
 }
 
 impl LateEvent {
     /// Lets the device work until this has happened. Returns true if it has, or counts as such.
-    fn want(&self, state: &mut State) -> bool {
+    fn want(&self, state: &mut LateState) -> bool {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;
         }

@@ -17,52 +17,52 @@ const CHANCE: u64 = 4;
 
 /// A point in the work of a queue: it has happened when this number of its steps is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct LatePoint {
     pub(super) queue: usize,
     pub(super) steps: u64,
 }
 
-enum Step {
+enum LateStep {
     Work(LateWork),
-    Wait(Point),
+    Wait(LatePoint),
 }
 
 /// The steps of one queue.
 #[derive(Default)]
-struct Line {
-    steps: VecDeque<Step>,
+struct LateLine {
+    steps: VecDeque<LateStep>,
     /// Steps so far, of which one may be taken but not done.
     enqueued: u64,
     done: u64,
 }
 
-impl Line {
-    fn push(&mut self, step: Step) {
+impl LateLine {
+    fn push(&mut self, step: LateStep) {
         self.steps.push_back(step);
         self.enqueued += 1;
     }
 }
 
 /// Jobs that have been enqueued, and points that are waited for.
-pub(super) struct Schedule {
-    lines: Vec<Line>,
+pub(super) struct LateSchedule {
+    lines: Vec<LateLine>,
     /// Steps of all lines together that have not been taken.
     waiting: usize,
     /// Lines that no queue has any more. Steps are counted on by the next queue that gets one.
     free: Vec<usize>,
-    wanted: Vec<Point>,
+    wanted: Vec<LatePoint>,
     seed: u64,
 }
 
-impl Schedule {
+impl LateSchedule {
     pub(super) fn new(seed: u64) -> Self {
-        Schedule { lines: Vec::new(), waiting: 0, free: Vec::new(), wanted: Vec::new(), seed }
+        LateSchedule { lines: Vec::new(), waiting: 0, free: Vec::new(), wanted: Vec::new(), seed }
     }
 
     /// Returns an unused number for a queue.
     pub(super) fn open(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
-            self.lines.push(Line::default());
+            self.lines.push(LateLine::default());
             self.lines.len() - 1
         })
     }
@@ -74,30 +74,30 @@ impl Schedule {
 
     /// Returns true if so much work is queued that some must be done even if no caller waits for it.
     pub(super) fn enqueue(&mut self, queue: usize, job: LateWork) -> bool {
-        self.push(queue, Step::Work(job));
+        self.push(queue, LateStep::Work(job));
         self.waiting > MOST && self.want(self.end(queue))
     }
 
-    pub(super) fn wait(&mut self, queue: usize, point: Point) {
-        self.push(queue, Step::Wait(point));
+    pub(super) fn wait(&mut self, queue: usize, point: LatePoint) {
+        self.push(queue, LateStep::Wait(point));
     }
 
-    fn push(&mut self, queue: usize, step: Step) {
+    fn push(&mut self, queue: usize, step: LateStep) {
         self.lines[queue].push(step);
         self.waiting += 1;
     }
 
     /// Returns the point after all that was enqueued so far.
-    pub(super) fn end(&self, queue: usize) -> Point {
-        Point { queue, steps: self.lines[queue].enqueued }
+    pub(super) fn end(&self, queue: usize) -> LatePoint {
+        LatePoint { queue, steps: self.lines[queue].enqueued }
     }
 
-    pub(super) fn has_happened(&self, point: Point) -> bool {
+    pub(super) fn has_happened(&self, point: LatePoint) -> bool {
         self.lines[point.queue].done >= point.steps
     }
 
     /// Requests work until `point` has happened. Returns true if this is the first request.
-    pub(super) fn want(&mut self, point: Point) -> bool {
+    pub(super) fn want(&mut self, point: LatePoint) -> bool {
         let is_new = !self.has_happened(point) && !self.wanted.contains(&point);
         if is_new {
             self.wanted.push(point);
@@ -112,7 +112,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next job and the number of its queue; `None` while no work is requested. Call [`Schedule::finish`]
+    /// Takes the next job and the number of its queue; `None` while no work is requested. Call [`LateSchedule::finish`]
     /// before taking the next one.
     pub(super) fn next(&mut self) -> Option<(usize, LateWork)> {
         loop {
@@ -123,8 +123,8 @@ impl Schedule {
             let step = self.lines[queue].steps.pop_front()?;
             self.waiting -= 1;
             match step {
-                Step::Work(job) => return Some((queue, job)),
-                Step::Wait(_) => self.finish(queue),
+                LateStep::Work(job) => return Some((queue, job)),
+                LateStep::Wait(_) => self.finish(queue),
             }
         }
     }
@@ -134,16 +134,16 @@ impl Schedule {
     }
 
     /// Returns the point for which the next step of a queue waits, if it has not happened.
-    fn obstacle(&self, queue: usize) -> Option<Point> {
+    fn obstacle(&self, queue: usize) -> Option<LatePoint> {
         match self.lines[queue].steps.front() {
-            Some(Step::Wait(point)) if !self.has_happened(*point) => Some(*point),
+            Some(LateStep::Wait(point)) if !self.has_happened(*point) => Some(*point),
             _ => None,
         }
     }
 
     /// Returns the queue whose next step must be done before `point` can happen. Steps wait for earlier ones only, so
     /// that such a queue exists.
-    fn needed_for(&self, point: Point) -> usize {
+    fn needed_for(&self, point: LatePoint) -> usize {
         let mut queue = point.queue;
         while let Some(obstacle) = self.obstacle(queue) {
             queue = obstacle.queue;
@@ -179,7 +179,7 @@ mod tests {
 
     /// Enqueues a job that writes a name into a list.
     fn note(
-        schedule: &mut Schedule,
+        schedule: &mut LateSchedule,
         queue: usize,
         names: &Arc<Mutex<Vec<&'static str>>>,
         name: &'static str,
@@ -189,7 +189,7 @@ mod tests {
         schedule.enqueue(queue, Box::new(job));
     }
 
-    fn run(schedule: &mut Schedule) {
+    fn run(schedule: &mut LateSchedule) {
         while let Some((queue, job)) = schedule.next() {
             job();
             schedule.finish(queue);
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn nothing_is_done_before_it_is_waited_for_and_then_no_more() {
         let names = Arc::default();
-        let mut schedule = Schedule::new(0);
+        let mut schedule = LateSchedule::new(0);
         let first = schedule.open();
         let second = schedule.open();
         note(&mut schedule, first, &names, "a");
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_job_that_was_taken_is_not_done() {
         let names = Arc::default();
-        let mut schedule = Schedule::new(0);
+        let mut schedule = LateSchedule::new(0);
         let queue = schedule.open();
         note(&mut schedule, queue, &names, "a");
         schedule.want(schedule.end(queue));
@@ -231,7 +231,7 @@ mod tests {
     fn a_queue_that_waits_is_behind_what_it_waits_for() {
         for seed in 0..50 {
             let names = Arc::default();
-            let mut schedule = Schedule::new(seed);
+            let mut schedule = LateSchedule::new(seed);
             let [first, second, third] = [(); 3].map(|()| schedule.open());
             note(&mut schedule, first, &names, "a");
             let point = schedule.end(first);
@@ -252,7 +252,7 @@ mod tests {
     fn a_seed_makes_one_order_and_seeds_make_several() {
         let order = |seed| {
             let names = Arc::default();
-            let mut schedule = Schedule::new(seed);
+            let mut schedule = LateSchedule::new(seed);
             let queues = [(); 3].map(|()| schedule.open());
             for name in ["a", "b", "c", "d"] {
                 queues.iter().for_each(|queue| note(&mut schedule, *queue, &names, name));

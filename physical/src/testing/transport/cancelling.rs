@@ -2,7 +2,7 @@
 
 use super::{Matrix, label, numbers};
 use crate::memory::dtype::DType;
-use crate::transport::{Land, Source};
+use crate::transport::{ReceiveMode, Source};
 use crate::{Buffer, Error};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once(on: &
     on.all(&[2], |end| {
         if end.rank() == 0 {
             let into = Buffer::zeroed(DType::F32, 50_000).unwrap();
-            drop(end.recv(Source::Rank(1), label(0, 0, 50_000), &into, Land::Copy));
+            drop(end.recv(Source::Rank(1), label(0, 0, 50_000), &into, ReceiveMode::Copy));
             assert!(into.host::<f32>().is_ok(), "the view is released");
             assert!(matches!(
                 end.poison.check(end.world.health(), &label(1, 0, 1)),
@@ -39,11 +39,11 @@ pub fn a_leaked_operation_never_reaches_freed_memory(on: &Matrix) {
         let label = label(0, 0, 1000);
         if end.rank() == 0 {
             let into = Buffer::zeroed(DType::F32, 1000).unwrap();
-            std::mem::forget(end.recv(Source::Rank(1), label, &into, Land::Copy));
+            std::mem::forget(end.recv(Source::Rank(1), label, &into, ReceiveMode::Copy));
             // The view outlives both the future and the buffer, so the late write has memory to land in.
             drop(into);
             let done = Buffer::zeroed(DType::F32, 1).unwrap();
-            end.wait(end.recv(Source::Rank(1), self::label(1, 0, 1), &done, Land::Copy)).unwrap();
+            end.wait(end.recv(Source::Rank(1), self::label(1, 0, 1), &done, ReceiveMode::Copy)).unwrap();
         } else {
             let out = Buffer::from_slice(&numbers(1, 0, 1000)).unwrap();
             let done = Buffer::zeroed(DType::F32, 1).unwrap();

@@ -4,7 +4,7 @@ use super::{Matrix, label, numbers, on_lane};
 use crate::Buffer;
 use crate::memory::dtype::{DType, ReduceOp};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source};
+use crate::transport::{Label, ReceiveMode, Source};
 
 /// Sends messages of every length on three lanes at a time, from every rank to the next. Each lane has every length,
 /// at a time when the others have a different one.
@@ -24,7 +24,8 @@ pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
             let out = buffers();
             let into = buffers();
             // The last lane adds; half of the receives are posted after messages have been sent.
-            let land = |lane| if lane + 1 == LANES { Land::Reduce(ReduceOp::Sum) } else { Land::Copy };
+            let land =
+                |lane| if lane + 1 == LANES { ReceiveMode::Reduce(ReduceOp::Sum) } else { ReceiveMode::Copy };
             let recv = |lane| end.recv(Source::Rank(previous), label(lane), &into[lane], land(lane));
             let first = recv(0);
             let sends: Vec<_> =
@@ -57,8 +58,9 @@ pub fn everyone_sends_to_everyone_at_every_length(on: &Matrix) {
             let out = Buffer::from_slice(&numbers(end.rank(), sequence, len)).unwrap();
             let into: Vec<_> = (0..size).map(|_| Buffer::zeroed(DType::F32, len).unwrap()).collect();
             let label = label(sequence as u64, 0, len);
-            let receives: Vec<_> =
-                (0..size).map(|peer| end.recv(Source::Rank(peer), label, &into[peer], Land::Copy)).collect();
+            let receives: Vec<_> = (0..size)
+                .map(|peer| end.recv(Source::Rank(peer), label, &into[peer], ReceiveMode::Copy))
+                .collect();
             let sends: Vec<_> = (0..size).map(|peer| end.send(peer, label, &out)).collect();
             end.wait(async {
                 for operation in receives.into_iter().chain(sends) {
@@ -87,7 +89,7 @@ pub fn concurrent_tags_never_mix(on: &Matrix) {
         for tag in (0..TAGS).rev() {
             let into = Buffer::zeroed(DType::F32, 100 + tag).unwrap();
             let label = on_lane(tag, 100 + tag);
-            end.wait(end.recv(Source::Rank(previous), label, &into, Land::Copy)).unwrap();
+            end.wait(end.recv(Source::Rank(previous), label, &into, ReceiveMode::Copy)).unwrap();
             assert_eq!(*into.host::<f32>().unwrap(), numbers(previous, tag, 100 + tag));
         }
         end.wait(async {
@@ -110,7 +112,7 @@ pub fn any_source_takes_each_sender_once(on: &Matrix) {
         let mut from = Vec::new();
         for _ in 1..4 {
             let into = Buffer::zeroed(DType::F32, 1).unwrap();
-            let got = end.wait(end.recv(Source::Any, label, &into, Land::Copy)).unwrap();
+            let got = end.wait(end.recv(Source::Any, label, &into, ReceiveMode::Copy)).unwrap();
             assert_eq!(into.host::<f32>().unwrap()[0], got.peer as f32);
             from.push(got.peer);
         }
@@ -127,7 +129,7 @@ pub fn traffic_counts_header_and_payload(on: &Matrix) {
         let out = Buffer::zeroed(DType::F32, 25).unwrap();
         let into = Buffer::zeroed(DType::F32, 25).unwrap();
         let send = end.send(peer, label(0, 0, 25), &out);
-        end.wait(end.recv(Source::Rank(peer), label(0, 0, 25), &into, Land::Copy)).unwrap();
+        end.wait(end.recv(Source::Rank(peer), label(0, 0, 25), &into, ReceiveMode::Copy)).unwrap();
         end.wait(send).unwrap();
         assert_eq!(end.world.traffic().bytes_sent(), HEADER + 100);
         assert_eq!(end.world.traffic().messages_sent(), 1);
@@ -151,7 +153,7 @@ pub fn operations_run_under_a_foreign_executor(on: &Matrix) {
         let into = Buffer::zeroed(DType::F32, 1).unwrap();
         let mut operation = std::pin::pin!(async {
             let send = end.send(peer, label(0, 0, 1), &out);
-            end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy).await.unwrap();
+            end.recv(Source::Rank(peer), label(0, 0, 1), &into, ReceiveMode::Copy).await.unwrap();
             send.await.unwrap();
         });
         let flag = Arc::new(Flag(AtomicBool::new(true)));

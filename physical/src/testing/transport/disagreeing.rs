@@ -2,7 +2,7 @@
 
 use super::{LONG, Matrix, label};
 use crate::memory::dtype::DType;
-use crate::transport::{Land, Source};
+use crate::transport::{ReceiveMode, Source};
 use crate::{Buffer, Error};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub fn disagreement_is_an_error_that_prints_both_sides(on: &Matrix) {
         let into = Buffer::zeroed(DType::F32, count).unwrap();
         let send = end.send(peer, label(7, 0, count), &out);
         let error =
-            end.wait(end.recv(Source::Rank(peer), label(7, 0, count), &into, Land::Copy)).unwrap_err();
+            end.wait(end.recv(Source::Rank(peer), label(7, 0, count), &into, ReceiveMode::Copy)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("send/recv(10 × f32)") && text.contains("send/recv(11 × f32)"), "{text}");
         drop(send);
@@ -32,7 +32,8 @@ pub fn a_message_of_another_size_is_an_error_that_prints_both_sizes(on: &Matrix)
         let peer = 1 - end.rank();
         let [out, into] = [mine, mine].map(|len| Buffer::zeroed(DType::F32, len).unwrap());
         let send = end.send(peer, label, &out);
-        let error = end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap_err().to_string();
+        let error =
+            end.wait(end.recv(Source::Rank(peer), label, &into, ReceiveMode::Copy)).unwrap_err().to_string();
         for count in [mine, theirs] {
             assert!(error.contains(&format!("send/recv({count} × f32)")), "{error}");
         }
@@ -46,14 +47,16 @@ pub fn nobody_answering_is_a_deadline_that_names_the_peer(on: &Matrix) {
         end.deadline = Duration::from_millis(150);
         let into = Buffer::zeroed(DType::F32, 1).unwrap();
         if end.rank() == 0 {
-            let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+            let error =
+                end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, ReceiveMode::Copy)).unwrap_err();
             assert!(
                 matches!(&error, Error::Deadline { waiting_for: Some(peer), .. } if peer.rank == 1),
                 "{error}"
             );
         } else {
             end.deadline = LONG;
-            let error = end.wait(end.recv(Source::Rank(0), label(9, 0, 1), &into, Land::Copy)).unwrap_err();
+            let error =
+                end.wait(end.recv(Source::Rank(0), label(9, 0, 1), &into, ReceiveMode::Copy)).unwrap_err();
             assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{error}");
         }
     });

@@ -3,7 +3,7 @@
 use super::{End, Matrix, label, numbers};
 use crate::memory::dtype::DType;
 use crate::testing::{skipped_under_mpi, spawn};
-use crate::transport::{Land, Source};
+use crate::transport::{ReceiveMode, Source};
 use crate::{Buffer, Error};
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ pub fn a_rank_that_has_finished_is_named_by_those_who_wait_for_it(on: &Matrix) {
             return;
         }
         let into = Buffer::zeroed(DType::F32, 1).unwrap();
-        let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+        let error =
+            end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, ReceiveMode::Copy)).unwrap_err();
         assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 1), "{error}");
     });
 }
@@ -29,7 +30,7 @@ pub fn what_was_sent_before_leaving_still_arrives(on: &Matrix) {
         }
         let into = Buffer::zeroed(DType::F32, 5000).unwrap();
         crate::runtime::sleep(Duration::from_millis(100));
-        end.wait(end.recv(Source::Rank(1), label(0, 0, 5000), &into, Land::Copy)).unwrap();
+        end.wait(end.recv(Source::Rank(1), label(0, 0, 5000), &into, ReceiveMode::Copy)).unwrap();
         assert_eq!(*into.host::<f32>().unwrap(), numbers(1, 0, 5000));
     });
 }
@@ -51,8 +52,9 @@ pub fn a_panicking_rank_is_the_culprit_on_every_other_rank(on: &Matrix) {
                 // No rank waits for rank 2 directly.
                 let peer = [1, 3, 9, 0][end.rank()];
                 let into = Buffer::zeroed(DType::F32, 1).unwrap();
-                let error =
-                    end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+                let error = end
+                    .wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, ReceiveMode::Copy))
+                    .unwrap_err();
                 assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
             })
         });

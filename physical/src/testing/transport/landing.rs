@@ -2,7 +2,7 @@
 
 use super::{End, Matrix, label};
 use crate::memory::dtype::ReduceOp;
-use crate::transport::{Land, Source};
+use crate::transport::{ReceiveMode, Source};
 use crate::{Buffer, Element};
 
 fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &[T]) {
@@ -11,7 +11,7 @@ fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &
     let into = Buffer::from_slice(mine).unwrap();
     let label = label(sequence, 0, mine.len());
     let send = end.send(peer, label, &out);
-    end.wait(end.recv(Source::Rank(peer), label, &into, Land::Reduce(op))).unwrap();
+    end.wait(end.recv(Source::Rank(peer), label, &into, ReceiveMode::Reduce(op))).unwrap();
     end.wait(send).unwrap();
     assert_eq!(&*into.host::<T>().unwrap(), want);
 }

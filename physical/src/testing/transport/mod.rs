@@ -13,9 +13,9 @@ pub mod opening;
 use super::{cases, spawn, spawn_hosts};
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source};
+use crate::transport::{Label, ReceiveMode, Source};
 use crate::waiting::drive;
 use crate::{Buffer, Transport, TransportKind, World};
 use std::rc::Rc;
@@ -116,8 +116,8 @@ impl End {
     }
 
     /// Returns the context of an operation, except its ticket.
-    pub fn terms(&self) -> Terms<'_> {
-        Terms { transport: &*self.transport, poison: &self.poison, deadline: self.deadline }
+    pub fn terms(&self) -> OperationContext<'_> {
+        OperationContext { transport: &*self.transport, poison: &self.poison, deadline: self.deadline }
     }
 
     /// Starts sending a whole buffer.
@@ -127,7 +127,7 @@ impl End {
     }
 
     /// Starts receiving into a whole buffer.
-    pub fn recv(&self, source: Source, label: Label, buffer: &Buffer, land: Land) -> Operation<'_> {
+    pub fn recv(&self, source: Source, label: Label, buffer: &Buffer, land: ReceiveMode) -> Operation<'_> {
         let view = buffer.write(0..buffer.len()).unwrap();
         let ticket = self.transport.post_recv(source, label, view, land);
         Operation::new(self.terms(), ticket, source, label)

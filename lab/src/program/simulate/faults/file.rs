@@ -20,7 +20,7 @@ pub(super) fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>
     };
     let mut faults = input::statements(&text).map(fault).collect::<Result<Vec<_>>>()?;
     faults.sort_by_key(|(_, fault)| fault.at);
-    let mut conditions = vec![Condition::Well; ranks];
+    let mut conditions = vec![ProcessCondition::Well; ranks];
     for (number, fault) in &faults {
         check_time(fault)
             .and_then(|()| follow(fault, &mut conditions, hosts))
@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>
 
 /// Condition of a rank after some faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Condition {
+enum ProcessCondition {
     Well,
     Stopped,
     Dead,
@@ -47,23 +47,23 @@ fn check_time(fault: &Fault) -> Result<()> {
 }
 
 /// Lets a fault happen; fails if it cannot after those before it.
-fn follow(fault: &Fault, conditions: &mut [Condition], hosts: usize) -> Result<()> {
+fn follow(fault: &Fault, conditions: &mut [ProcessCondition], hosts: usize) -> Result<()> {
     let (rank, after, needed) = match fault.kind {
-        FaultKind::RankDies(rank) => (rank, Condition::Dead, None),
-        FaultKind::RankStops(rank) => (rank, Condition::Stopped, Some(Condition::Well)),
-        FaultKind::RankResumes(rank) => (rank, Condition::Well, Some(Condition::Stopped)),
+        FaultKind::RankDies(rank) => (rank, ProcessCondition::Dead, None),
+        FaultKind::RankStops(rank) => (rank, ProcessCondition::Stopped, Some(ProcessCondition::Well)),
+        FaultKind::RankResumes(rank) => (rank, ProcessCondition::Well, Some(ProcessCondition::Stopped)),
         FaultKind::HostDies(host) => {
             let each = conditions.len() / hosts;
-            conditions[host * each..(host + 1) * each].fill(Condition::Dead);
+            conditions[host * each..(host + 1) * each].fill(ProcessCondition::Dead);
             return Ok(());
         }
         FaultKind::Cut(_) | FaultKind::Heal | FaultKind::Slow { .. } => return Ok(()),
     };
     let before = std::mem::replace(&mut conditions[rank], after);
     let is = match before {
-        Condition::Dead => "is dead",
-        Condition::Stopped if needed == Some(Condition::Well) => "is stopped",
-        Condition::Well if needed == Some(Condition::Stopped) => "runs",
+        ProcessCondition::Dead => "is dead",
+        ProcessCondition::Stopped if needed == Some(ProcessCondition::Well) => "is stopped",
+        ProcessCondition::Well if needed == Some(ProcessCondition::Stopped) => "runs",
         _ => return Ok(()),
     };
     let what = format!("`{fault}` cannot be: rank {rank} {is} by then");

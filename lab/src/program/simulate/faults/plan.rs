@@ -1,10 +1,10 @@
 //! Plans of faults, drawn from a seed, and the errors that the faults excuse.
 
-use super::scene::{Play, Stage};
-use crate::program::say;
-use crate::program::simulate::point::Point;
+use super::scene::{FaultStage, Play};
+use crate::program::console;
+use crate::program::simulate::point::ClusterPoint;
 use crate::random::Random;
-use hexagram::physical::health::Vigilance;
+use hexagram::physical::health::HeartbeatOptions;
 use hexagram::physical::sim::{Cut, Fault, FaultKind};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const END: f64 = 10.5;
 
 /// One training and its faults.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct FaultPlan {
     pub(super) seed: u64,
     /// Number of the algorithm among those of the stage.
     pub(super) algorithm: usize,
@@ -29,9 +29,9 @@ pub(super) struct Plan {
     pub(super) faults: Vec<Fault>,
 }
 
-impl Plan {
+impl FaultPlan {
     /// Creates the plan of a seed. Which algorithms the stage has decides which of them it is, and nothing else.
-    pub(super) fn drawn(seed: u64, stage: &Stage) -> Self {
+    pub(super) fn drawn(seed: u64, stage: &FaultStage) -> Self {
         let mut random = Random::new(seed);
         let algorithm = random.below(stage.algorithms.len());
         let (ranks, hosts) = CLUSTERS[random.below(CLUSTERS.len())];
@@ -39,22 +39,22 @@ impl Plan {
         let count = [1, 1, 1, 1, 2, 3][random.below(6)];
         let mut faults: Vec<Fault> = (0..count).flat_map(|_| fault(&mut random, ranks, hosts)).collect();
         faults.sort_by_key(|fault| fault.at);
-        Plan { seed, algorithm, ranks, hosts, is_hierarchical, faults }
+        FaultPlan { seed, algorithm, ranks, hosts, is_hierarchical, faults }
     }
 
     /// Creates the plan of faults that were written, in the order of their times, with the first algorithm of the stage.
-    pub(super) fn of(faults: Vec<Fault>, point: &Point, is_hierarchical: bool, seed: u64) -> Self {
-        Plan { seed, algorithm: 0, ranks: point.ranks, hosts: point.hosts, is_hierarchical, faults }
+    pub(super) fn of(faults: Vec<Fault>, point: &ClusterPoint, is_hierarchical: bool, seed: u64) -> Self {
+        FaultPlan { seed, algorithm: 0, ranks: point.ranks, hosts: point.hosts, is_hierarchical, faults }
     }
 
     /// Returns the plan without its faults.
-    pub(super) fn undisturbed(&self) -> Plan {
-        Plan { faults: Vec::new(), ..self.clone() }
+    pub(super) fn undisturbed(&self) -> FaultPlan {
+        FaultPlan { faults: Vec::new(), ..self.clone() }
     }
 
     /// Returns text that describes the plan.
-    pub(super) fn told(&self, stage: &Stage) -> String {
-        let Plan { seed, ranks, hosts, .. } = self;
+    pub(super) fn describe(&self, stage: &FaultStage) -> String {
+        let FaultPlan { seed, ranks, hosts, .. } = self;
         let algorithm = &stage.algorithms[self.algorithm].spelling;
         let how = if self.is_hierarchical { ", hosts first" } else { "" };
         let faults: String = self.faults.iter().map(|fault| format!("  {fault}\n")).collect();
@@ -63,9 +63,9 @@ impl Plan {
 
     /// Returns the command that plays the plan of a seed again. It names the algorithm, since another program may
     /// have different algorithms.
-    pub(super) fn again(&self, stage: &Stage) -> String {
+    pub(super) fn again(&self, stage: &FaultStage) -> String {
         let algorithm = &stage.algorithms[self.algorithm].spelling;
-        format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", say::name("simulate"), self.seed)
+        format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", console::name("simulate"), self.seed)
     }
 
     /// Returns the faults for which all ranks had ended too early.
@@ -118,7 +118,7 @@ impl Plan {
             FaultKind::HostDies(host) => *host == self.host(culprit),
             FaultKind::RankStops(rank) => *rank == culprit && self.is_noticed(fault),
             FaultKind::Cut(cut) => {
-                let across = Across { cut, is_healed: self.pause(fault).is_some() };
+                let across = HostPair { cut, is_healed: self.pause(fault).is_some() };
                 self.is_noticed(fault) && self.is_across(across, told, culprit)
             }
             FaultKind::RankResumes(_) | FaultKind::Heal | FaultKind::Slow { .. } => false,
@@ -129,12 +129,12 @@ impl Plan {
     fn is_noticed(&self, fault: &Fault) -> bool {
         let silent = |fault: &&Fault| matches!(fault.kind, FaultKind::RankStops(_) | FaultKind::Cut(_));
         let is_alone = self.faults.iter().filter(silent).count() == 1;
-        !is_alone || self.pause(fault).is_none_or(|pause| pause >= Vigilance::default().silence)
+        !is_alone || self.pause(fault).is_none_or(|pause| pause >= HeartbeatOptions::default().silence)
     }
 
     /// Returns true if a cut can make `culprit` appear to have failed. Each side of a two-way cut considers the other
     /// side dead. After a one-way or a healed cut, a side may receive the verdict that it has failed itself.
-    fn is_across(&self, Across { cut, is_healed }: Across<'_>, told: usize, culprit: usize) -> bool {
+    fn is_across(&self, HostPair { cut, is_healed }: HostPair<'_>, told: usize, culprit: usize) -> bool {
         let told = self.host(told);
         let culprit = self.host(culprit);
         let is_partition = cut.both_ways && cut.from.len() + cut.to.len() == self.hosts;
@@ -147,7 +147,7 @@ impl Plan {
 
 /// A cut, and whether it is healed.
 #[derive(Clone, Copy)]
-struct Across<'a> {
+struct HostPair<'a> {
     cut: &'a Cut,
     is_healed: bool,
 }
@@ -184,7 +184,7 @@ fn new(at: f64, kind: FaultKind) -> Fault {
 
 /// Draws for how many seconds a fault lasts: for less than the silence, just below it, or for more.
 fn pause(random: &mut Random) -> f64 {
-    let silence = Vigilance::default().silence.as_secs_f64();
+    let silence = HeartbeatOptions::default().silence.as_secs_f64();
     match random.below(3) {
         0 => random.between(0.05, 0.95) * silence,
         1 => silence - random.between(0.001, 0.02),

@@ -1,7 +1,7 @@
 //! A small training in which faults happen.
 
-use super::plan::Plan;
-use crate::program::{Chosen, stepping};
+use super::plan::FaultPlan;
+use crate::program::{ChosenAlgorithm, optimizer_args};
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode, Parameter};
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime;
@@ -29,18 +29,18 @@ const SHAPES: [&[usize]; 3] = [&[8, 6], &[10], &[7]];
 pub(super) type Hashes = Vec<u64>;
 
 /// Cluster, algorithm and way of a training that nothing disturbs.
-type Key = (usize, usize, usize, bool);
+type ReferenceKey = (usize, usize, usize, bool);
 
 /// Algorithms to train with, and their replicas after a training without faults.
-pub(super) struct Stage {
-    pub(super) algorithms: Vec<Chosen>,
-    references: Mutex<HashMap<Key, Arc<Vec<Hashes>>>>,
+pub(super) struct FaultStage {
+    pub(super) algorithms: Vec<ChosenAlgorithm>,
+    references: Mutex<HashMap<ReferenceKey, Arc<Vec<Hashes>>>>,
 }
 
 /// One training.
-pub(super) struct Scene<'a> {
-    pub(super) stage: &'a Stage,
-    pub(super) plan: &'a Plan,
+pub(super) struct FaultScene<'a> {
+    pub(super) stage: &'a FaultStage,
+    pub(super) plan: &'a FaultPlan,
     /// Flaw of the library to find.
     pub(super) flaw: Option<Flaw>,
     pub(super) is_logged: bool,
@@ -56,30 +56,30 @@ pub(super) struct Play {
     pub(super) log: Vec<String>,
 }
 
-impl Stage {
+impl FaultStage {
     /// Creates a stage.
     ///
     /// # Errors
     /// [`Error::Usage`] without an algorithm.
-    pub(super) fn new(algorithms: Vec<Chosen>) -> Result<Self> {
+    pub(super) fn new(algorithms: Vec<ChosenAlgorithm>) -> Result<Self> {
         if algorithms.is_empty() {
             let what = "--faults needs synchronous algorithms, and --algorithm names none";
             return Err(Error::usage(what, "name some, or `all`"));
         }
-        Ok(Stage { algorithms, references: Mutex::default() })
+        Ok(FaultStage { algorithms, references: Mutex::default() })
     }
 
     /// Returns the replicas of a plan in which nothing goes wrong.
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn reference(&self, plan: &Plan) -> Result<Arc<Vec<Hashes>>> {
+    pub(super) fn reference(&self, plan: &FaultPlan) -> Result<Arc<Vec<Hashes>>> {
         let key = (plan.algorithm, plan.ranks, plan.hosts, plan.is_hierarchical);
         let known = || self.references.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known().get(&key) {
             return Ok(Arc::clone(found));
         }
-        let scene = Scene { stage: self, plan: &plan.undisturbed(), flaw: None, is_logged: false };
+        let scene = FaultScene { stage: self, plan: &plan.undisturbed(), flaw: None, is_logged: false };
         let play = scene.play()?;
         all_or_cause(play.ends.into_iter().flatten().map(|end| end.result))?;
         let replicas = Arc::new(play.replicas);
@@ -88,13 +88,13 @@ impl Stage {
     }
 }
 
-impl Scene<'_> {
+impl FaultScene<'_> {
     /// Trains until all ranks have ended.
     ///
     /// # Errors
     /// Those of a simulation.
     pub(super) fn play(&self) -> Result<Play> {
-        let Plan { ranks, hosts, .. } = *self.plan;
+        let FaultPlan { ranks, hosts, .. } = *self.plan;
         let between = LinkSpec::new(1.25e8, Duration::from_micros(100));
         let within = LinkSpec::new(1.25e9, Duration::from_micros(5));
         let simulation = Simulation {
@@ -115,7 +115,7 @@ impl Scene<'_> {
 
     fn engine(&self) -> Result<EngineOptions> {
         let algorithm = &self.stage.algorithms[self.plan.algorithm].algorithm;
-        let optimizer = stepping::named(algorithm.optimizers().by_default().unwrap_or("sgd"), None)?;
+        let optimizer = optimizer_args::named(algorithm.optimizers().by_default().unwrap_or("sgd"), None)?;
         Ok(EngineOptions {
             optimizer: Some(optimizer),
             hierarchical: self.plan.is_hierarchical,
@@ -191,7 +191,7 @@ impl Play {
     }
 
     /// Returns lines about how the ranks have ended.
-    pub(super) fn told(&self) -> impl Iterator<Item = String> {
+    pub(super) fn describe(&self) -> impl Iterator<Item = String> {
         self.ends.iter().enumerate().map(|(rank, end)| match end {
             None => format!("rank {rank} has not ended\n"),
             Some(Ended { result: Ok(()), at }) => format!("rank {rank} finished at {at:?}\n"),

@@ -49,31 +49,36 @@ const FOUND: [Found; 3] = [
 ];
 
 impl Found {
-    fn stage(&self) -> Stage {
-        Stage::new(vec![Chosen::named(&Registry::built_in(), self.algorithm).unwrap()]).unwrap()
+    fn stage(&self) -> FaultStage {
+        FaultStage::new(vec![ChosenAlgorithm::named(&Registry::built_in(), self.algorithm).unwrap()]).unwrap()
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> FaultPlan {
         let Found { ranks, hosts, seed, faults, .. } = *self;
         let faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
-        Plan { seed, algorithm: 0, ranks, hosts, is_hierarchical: false, faults }
+        FaultPlan { seed, algorithm: 0, ranks, hosts, is_hierarchical: false, faults }
     }
 }
 
-fn stage() -> Stage {
-    let all = Chosen::all(&Registry::built_in(), &[]).unwrap();
-    Stage::new(all.into_iter().filter(|chosen| chosen.algorithm.trigram().synchronous).collect()).unwrap()
+fn stage() -> FaultStage {
+    let all = ChosenAlgorithm::all(&Registry::built_in(), &[]).unwrap();
+    FaultStage::new(all.into_iter().filter(|chosen| chosen.algorithm.trigram().synchronous).collect())
+        .unwrap()
 }
 
 /// Returns the first seed that ends with a defect, and the defect.
 fn first_wrong(seeds: impl Iterator<Item = u64>, flaw: Option<Flaw>) -> Option<(u64, String)> {
     let stage = stage();
     let mut wrong = seeds.map(|seed| {
-        let plan = Plan::drawn(seed, &stage);
-        let found = attempt(&stage, &plan, flaw, &mut Tally::default()).unwrap();
+        let plan = FaultPlan::drawn(seed, &stage);
+        let found = attempt(&stage, &plan, flaw, &mut FaultCounts::default()).unwrap();
         (
             seed,
-            format!("{}{}", if found.is_empty() { String::new() } else { plan.told(&stage) }, found.concat()),
+            format!(
+                "{}{}",
+                if found.is_empty() { String::new() } else { plan.describe(&stage) },
+                found.concat()
+            ),
         )
     });
     wrong.find(|(_, told)| !told.is_empty())
@@ -89,8 +94,8 @@ fn what_has_found_a_defect_finds_none_any_more() {
     for found in FOUND {
         let stage = found.stage();
         let plan = found.plan();
-        let found = attempt(&stage, &plan, None, &mut Tally::default()).unwrap();
-        assert!(found.is_empty(), "{}{found:?}", plan.told(&stage));
+        let found = attempt(&stage, &plan, None, &mut FaultCounts::default()).unwrap();
+        assert!(found.is_empty(), "{}{found:?}", plan.describe(&stage));
     }
 }
 
@@ -98,15 +103,15 @@ fn what_has_found_a_defect_finds_none_any_more() {
 fn a_seed_is_replayed_with_its_algorithm_named_whatever_others_there_are() {
     let stage = stage();
     for seed in 0..SEEDS {
-        let plan = Plan::drawn(seed, &stage);
+        let plan = FaultPlan::drawn(seed, &stage);
         let named = stage.algorithms[plan.algorithm].clone();
         let again = plan.again(&stage);
         assert!(
             again.ends_with(&format!("--faults 1 --seed {seed} --algorithm '{}'", named.spelling)),
             "{again}"
         );
-        let alone = Stage::new(synchronous(&Registry::built_in(), &named.spelling).unwrap()).unwrap();
-        assert_eq!(Plan::drawn(seed, &alone).told(&alone), plan.told(&stage));
+        let alone = FaultStage::new(synchronous(&Registry::built_in(), &named.spelling).unwrap()).unwrap();
+        assert_eq!(FaultPlan::drawn(seed, &alone).describe(&alone), plan.describe(&stage));
     }
 }
 
@@ -128,8 +133,8 @@ fn a_heartbeat_that_is_skipped_is_found() {
 #[test]
 fn a_seed_is_played_alike_every_time() {
     let stage = stage();
-    let plan = Plan::drawn(7, &stage);
-    let log = || Scene { stage: &stage, plan: &plan, flaw: None, is_logged: true }.play().unwrap().log;
+    let plan = FaultPlan::drawn(7, &stage);
+    let log = || FaultScene { stage: &stage, plan: &plan, flaw: None, is_logged: true }.play().unwrap().log;
     let first = log();
     assert!(first.len() > 100);
     assert_eq!(first, log());
@@ -140,7 +145,7 @@ fn a_rank_that_comes_when_rank_0_has_failed_is_told_so() {
     let [.., late] = FOUND;
     let stage = late.stage();
     let plan = late.plan();
-    let play = Scene { stage: &stage, plan: &plan, flaw: None, is_logged: false }.play().unwrap();
+    let play = FaultScene { stage: &stage, plan: &plan, flaw: None, is_logged: false }.play().unwrap();
     let error = play.ends[4].as_ref().unwrap().result.as_ref().unwrap_err().to_string();
     assert!(error.contains("rank 0 was there before, and has ended"), "{error}");
 }

@@ -6,14 +6,14 @@
 //!   failed before, names no rank.
 //! - After each step, the replica is the same as without faults.
 
-use super::plan::Plan;
+use super::plan::FaultPlan;
 use super::scene::{Hashes, Play};
 use hexagram::Error;
 use hexagram::physical::sim::Ended;
 use std::sync::Arc;
 
 /// Returns a line for everything that is wrong.
-pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> Vec<String> {
+pub(super) fn verdict(plan: &FaultPlan, play: &Play, reference: Arc<Vec<Hashes>>) -> Vec<String> {
     let mut found = Vec::new();
     for (rank, end) in play.ends.iter().enumerate() {
         match end {
@@ -22,7 +22,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
             Some(end) if plan.end_of(rank).is_some_and(|dead| dead <= end.at) => {}
             Some(end) => {
                 found.extend(blame(plan, rank, end).filter(|_| !is_left_alone(play, end)));
-                found.extend(apart(rank, &play.replicas[rank], &reference[rank]));
+                found.extend(describe_divergence(rank, &play.replicas[rank], &reference[rank]));
             }
         }
     }
@@ -30,7 +30,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
 }
 
 /// Returns the defect in a rank's error, if any.
-fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
+fn blame(plan: &FaultPlan, rank: usize, end: &Ended<()>) -> Option<String> {
     let Err(error) = &end.result else { return None };
     let at = end.at;
     if !plan.excuses_any(rank, at) {
@@ -68,7 +68,7 @@ fn named(text: &str) -> Vec<usize> {
 }
 
 /// Returns the first step after which a replica differs from the expected one.
-fn apart(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
+fn describe_divergence(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
     let step = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
     Some(format!("the replica of rank {rank} is apart after step {}\n", step + 1))
 }

@@ -212,7 +212,7 @@ const ORDINARY: f32 = 1.0 / (1u128 << 64) as f32;
 
 #[inline(always)]
 fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) {
-    let round = Round::new(set, levels, norm, key);
+    let round = LevelRounding::new(set, levels, norm, key);
     let bits = levels.bits();
     let Ok(x) = <&[f32; BLOCK]>::try_from(x) else {
         let mut packer = Packer::new(to);
@@ -243,7 +243,7 @@ fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f
 }
 
 /// Constants for rounding the numbers of a block to levels.
-struct Round<S: Vectors> {
+struct LevelRounding<S: Vectors> {
     set: S,
     scale: S::Floats,
     limit: S::Floats,
@@ -253,7 +253,7 @@ struct Round<S: Vectors> {
     bits: u32,
 }
 
-impl<S: Vectors> Round<S> {
+impl<S: Vectors> LevelRounding<S> {
     #[inline(always)]
     fn new(set: S, levels: Levels, norm: f32, key: u64) -> Self {
         let fraction = levels.fraction();
@@ -262,7 +262,7 @@ impl<S: Vectors> Round<S> {
         let start = set.words(start(key));
         let limit = set.floats([limit; LANES]);
         let number = set.words([!SIGN; LANES]);
-        Round { set, scale, limit, start, number, fraction, bits: levels.bits() }
+        LevelRounding { set, scale, limit, start, number, fraction, bits: levels.bits() }
     }
 
     #[inline(always)]

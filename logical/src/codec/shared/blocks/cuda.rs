@@ -80,7 +80,7 @@ pub(crate) use {kernels, module};
 impl Kernels {
     /// Returns the program that encodes `len` elements in blocks of `size`, or, if `None`, in one block.
     pub(crate) fn encode(&self, size: Option<usize>, len: usize, not_finite: NotFinite) -> Program {
-        let cut = Cut::new(size, len);
+        let cut = BlockTiles::new(size, len);
         let from = Argument::Operand(0);
         let message = Argument::Operand(1);
         let policy = policy(not_finite);
@@ -100,7 +100,7 @@ impl Kernels {
 
     /// Returns the program that decodes `len` elements in blocks of `size`. Every message of the right size is valid.
     pub(crate) fn decode(&self, size: Option<usize>, len: usize, weight: Option<f32>) -> Program {
-        let cut = Cut::new(size, len);
+        let cut = BlockTiles::new(size, len);
         let entry = if weight.is_some() { self.decode_add } else { self.decode };
         let weight: Vec<Argument> = weight.map(Argument::F32).into_iter().collect();
         let launch = cut.launch(entry, cut.tiles, Argument::Operand(0), Argument::Operand(1), &weight);
@@ -110,7 +110,7 @@ impl Kernels {
 
 /// Division of a run into blocks, and of blocks into tiles.
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct BlockTiles {
     len: usize,
     size: usize,
     blocks: usize,
@@ -118,11 +118,11 @@ struct Cut {
     tiles: usize,
 }
 
-impl Cut {
+impl BlockTiles {
     fn new(size: Option<usize>, len: usize) -> Self {
         let size = size.unwrap_or(len).clamp(1, len.max(1));
         let blocks = len.div_ceil(size);
-        Cut { len, size, blocks, tiles: blocks * size.div_ceil(TILE) }
+        BlockTiles { len, size, blocks, tiles: blocks * size.div_ceil(TILE) }
     }
 
     /// Returns the launch of an entry with a warp for each of `count` parts; `None` for 0 parts.

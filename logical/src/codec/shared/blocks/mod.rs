@@ -9,7 +9,7 @@ pub(crate) mod cuda;
 use super::fields::not_finite_field;
 use super::not_finite::refuse;
 use crate::codec::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::options_text::{NamedOptions, Options, or};
 use hexagram_physical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_physical::device::program::Program;
@@ -78,13 +78,13 @@ impl<F: Format> BlockCodec<F> {
         BlockCodec { not_finite, ..self }
     }
 
-    fn blocks(&self) -> Blocks {
-        Blocks { size: self.size, header: F::HEADER, bits: F::BITS }
+    fn blocks(&self) -> BlockLayout {
+        BlockLayout { size: self.size, header: F::HEADER, bits: F::BITS }
     }
 }
 
-impl<F: Format> Spelled for BlockCodec<F> {
-    fn word(&self) -> &'static str {
+impl<F: Format> NamedOptions for BlockCodec<F> {
+    fn keyword(&self) -> &'static str {
         F::NAME
     }
 
@@ -151,7 +151,7 @@ impl<F: Format> Codec for BlockCodec<F> {
 
 /// Division of a run into blocks, and size of the message of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Blocks {
+struct BlockLayout {
     /// Number of elements of a block; the whole run, if `None`.
     size: Option<usize>,
     /// Size of a header, in bytes.
@@ -160,7 +160,7 @@ struct Blocks {
     bits: usize,
 }
 
-impl Blocks {
+impl BlockLayout {
     /// Returns the size of the message of a run, in bytes; saturates at sizes that no memory can hold.
     fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);

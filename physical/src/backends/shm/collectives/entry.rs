@@ -17,7 +17,7 @@ use crate::transport::{Label, native};
 static GONE: [u8; PAYLOAD] = [0; PAYLOAD];
 
 /// Part of one rank in one round of a lane, from the moment it has published the operation.
-pub(crate) struct Entry {
+pub(crate) struct RoundEntry {
     pub(crate) lane: usize,
     pub(crate) round: u64,
     pub(crate) label: Label,
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     seen: usize,
 }
 
-impl Entry {
+impl RoundEntry {
     /// Publishes that this rank has entered the operation. The caller then calls [`ShmContext::unpark_peers`].
     pub(crate) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let entry = Self::posted(lane, round, label);
@@ -39,9 +39,9 @@ impl Entry {
         entry
     }
 
-    /// Returns the entry that [`Entry::post`] returned for the same round.
+    /// Returns the entry that [`RoundEntry::post`] returned for the same round.
     pub(crate) fn posted(lane: usize, round: u64, label: Label) -> Self {
-        Entry { lane, round, label, posted: encode_label(&label), seen: 0 }
+        RoundEntry { lane, round, label, posted: encode_label(&label), seen: 0 }
     }
 
     /// Returns true once all ranks have entered the same operation. Fails if a rank has entered a different one.

@@ -33,8 +33,8 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::fingerprint::OperationKind;
 use crate::transport::native::AtOnce;
 use crate::transport::tickets::Tickets;
-use crate::transport::{Got, Label, Tally, Ticket};
-use entry::{Entry, SmallOutcome, prepare};
+use crate::transport::{Label, Received, Tally, Ticket};
+use entry::{RoundEntry, SmallOutcome, prepare};
 use running::{RunningCollective, StepOutcome};
 use staged::StagedTransfer;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ impl ShmContext {
     /// Waits a few microseconds for the peers of a small operation that this rank has posted. Returns `None` if not all
     /// of them arrive.
     #[inline]
-    fn wait_for_small(&self, entry: &mut Entry, output: &mut [u8]) -> Result<Option<SmallOutcome>> {
+    fn wait_for_small(&self, entry: &mut RoundEntry, output: &mut [u8]) -> Result<Option<SmallOutcome>> {
         let mut outcome = entry.poll(self, output, self.polls());
         // Not before: its fence waits until the post is visible, and the peers' posts arrive meanwhile.
         self.unpark_peers();
@@ -197,8 +197,8 @@ impl ShmCollectives {
         state.round += 1;
         state.resumable = None;
         prepare(context, &label.fingerprint, bytes);
-        let payload = Entry::payload(context, label, bytes);
-        let mut entry = Entry::post(context, lane, state.round, *label, payload);
+        let payload = RoundEntry::payload(context, label, bytes);
+        let mut entry = RoundEntry::post(context, lane, state.round, *label, payload);
         match context.wait_for_small(&mut entry, bytes) {
             Ok(Some(SmallOutcome::Complete)) => AtOnce::Done(Ok(())),
             // The running collective then waits for the peers, or for the verdict on the world.
@@ -224,7 +224,7 @@ impl ShmCollectives {
     ) {
         let state = &mut self.lanes[lane];
         let mut running = if state.resumable.take() == Some(label) {
-            RunningCollective::resume(Entry::posted(lane, state.round, label), output)
+            RunningCollective::resume(RoundEntry::posted(lane, state.round, label), output)
         } else {
             state.round += 1;
             RunningCollective::begin(&self.context, lane, state.round, label, input, output)
@@ -235,7 +235,7 @@ impl ShmCollectives {
                 Ok(StepOutcome::Moved(_)) => break,
                 Ok(StepOutcome::Done(bytes)) => {
                     drop(running);
-                    return self.tickets.finish(ticket, Ok(Got { peer: self.context.rank, bytes }));
+                    return self.tickets.finish(ticket, Ok(Received { peer: self.context.rank, bytes }));
                 }
                 Err(error) => {
                     running.withdraw(&self.context);
@@ -257,7 +257,7 @@ impl ShmCollectives {
                 self.tickets.advance(ticket, bytes);
                 return true;
             }
-            Ok(StepOutcome::Done(bytes)) => Ok(Got { peer: self.context.rank, bytes }),
+            Ok(StepOutcome::Done(bytes)) => Ok(Received { peer: self.context.rank, bytes }),
             Err(error) => Err(error),
         };
         self.end(lane, ticket, outcome);
@@ -265,7 +265,7 @@ impl ShmCollectives {
     }
 
     /// Ends the operation of a lane and begins the next one.
-    fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Got>) {
+    fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Received>) {
         // Views are released first: a caller that sees the outcome may use the memory.
         self.free(lane, outcome.is_ok());
         self.tickets.finish(ticket, outcome);

@@ -13,12 +13,12 @@ const BLOCK: usize = 8 * 1024;
 
 /// Memory for the copy of a peer's bytes that is then combined.
 #[repr(align(64))]
-struct Scratch([MaybeUninit<u8>; BLOCK]);
+struct ReductionScratch([MaybeUninit<u8>; BLOCK]);
 
-impl Scratch {
+impl ReductionScratch {
     /// Creates uninitialised memory.
     fn new() -> Self {
-        Scratch([MaybeUninit::uninit(); BLOCK])
+        ReductionScratch([MaybeUninit::uninit(); BLOCK])
     }
 
     /// Copies at most one block.
@@ -29,7 +29,7 @@ impl Scratch {
 
 /// Order in which contributions are combined; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum CombineOrder {
     Ring,
     Tree,
 }
@@ -41,7 +41,7 @@ pub(crate) struct OrderedReduction {
     pub(crate) ranks: usize,
     /// Rank that owns the part of the result.
     pub(crate) owner: usize,
-    pub(crate) order: Order,
+    pub(crate) order: CombineOrder,
     /// True if the contributions have yet to be divided, for the mean of 16-bit floats.
     pub(crate) divide_first: bool,
 }
@@ -61,8 +61,8 @@ impl OrderedReduction {
             let to = &mut to[start..end];
             let from = |rank| from(rank).part(start..end);
             match self.order {
-                Order::Ring => self.ring(from, to),
-                Order::Tree => {
+                CombineOrder::Ring => self.ring(from, to),
+                CombineOrder::Tree => {
                     let rank = self.owner % self.core();
                     from(rank).load(to);
                     self.tree(&from, rank, 1, to);
@@ -81,9 +81,9 @@ impl OrderedReduction {
             match self.order {
                 // Two contributions are combined in one order only.
                 _ if self.ranks == 2 => self.land(from(1 - self.owner), to),
-                Order::Ring => self.ring_onto(from, to),
-                Order::Tree if self.owner < self.core() => self.tree(&from, self.owner, 1, to),
-                Order::Tree => {
+                CombineOrder::Ring => self.ring_onto(from, to),
+                CombineOrder::Tree if self.owner < self.core() => self.tree(&from, self.owner, 1, to),
+                CombineOrder::Tree => {
                     let own = to.to_vec();
                     let from = |rank| if rank == self.owner { SharedBytes::of(&own) } else { from(rank) };
                     let rank = self.owner - self.core();
@@ -105,7 +105,7 @@ impl OrderedReduction {
         if let Some(floats) = from.floats().filter(|_| sum) {
             return device::add_shared(floats, to);
         }
-        device::land(self.op, self.dtype, Scratch::new().copy(from), to);
+        device::land(self.op, self.dtype, ReductionScratch::new().copy(from), to);
     }
 
     /// Combines all contributions in the order of the ring.
@@ -115,7 +115,7 @@ impl OrderedReduction {
                 from(rank).load(to);
                 self.prepare(to);
             } else if self.divide_first {
-                let mut scratch = Scratch::new();
+                let mut scratch = ReductionScratch::new();
                 let scratch = scratch.copy(from(rank));
                 self.prepare(scratch);
                 device::land(self.op, self.dtype, scratch, to);
@@ -129,7 +129,7 @@ impl OrderedReduction {
     fn ring_onto<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         let mut others = self.others().map(from);
         let Some(first) = others.next() else { return };
-        let mut partial = Scratch::new();
+        let mut partial = ReductionScratch::new();
         let partial = partial.copy(first);
         others.for_each(|from| self.land(from, partial));
         device::land(self.op, self.dtype, partial, to);
@@ -160,7 +160,7 @@ impl OrderedReduction {
         if 2 * distance >= self.core() && partner + self.core() >= self.ranks {
             return self.land(from(partner), to);
         }
-        let mut scratch = Scratch::new();
+        let mut scratch = ReductionScratch::new();
         let scratch = scratch.copy(from(partner));
         self.tree(from, partner, 2 * distance, scratch);
         device::land(self.op, self.dtype, scratch, to);

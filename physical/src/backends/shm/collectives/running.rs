@@ -1,7 +1,7 @@
 //! One native collective in progress: its entry, its transfer, and the ranks that it waits for.
 
 use super::ShmContext;
-use super::entry::{Entry, SmallOutcome, invalid_control_block, prepare};
+use super::entry::{RoundEntry, SmallOutcome, invalid_control_block, prepare};
 use super::staged::StagedTransfer;
 use crate::backends::shm::control_block::{Counter, PAYLOAD};
 use crate::backends::shm::segment::registered::{BufferLocation, RegisteredTransfer};
@@ -39,7 +39,7 @@ enum Transfer {
 
 /// Native collective in progress, with its buffers.
 pub(crate) struct RunningCollective {
-    pub(crate) entry: Entry,
+    pub(crate) entry: RoundEntry,
     pub(crate) input: Option<ReadView>,
     pub(crate) output: WriteView,
     phase: Phase,
@@ -65,7 +65,7 @@ impl RunningCollective {
         let payload = match registration {
             _ if small => {
                 let bytes = input.as_ref().map_or_else(|| output.bytes(), ReadView::bytes);
-                Entry::payload(context, &label, bytes)
+                RoundEntry::payload(context, &label, bytes)
             }
             Some((registration, offset)) => {
                 source = BufferLocation { index: registration.index, offset }.to_bytes();
@@ -73,13 +73,13 @@ impl RunningCollective {
             }
             None => &[],
         };
-        let entry = Entry::post(context, lane, round, label, payload);
+        let entry = RoundEntry::post(context, lane, round, label, payload);
         context.unpark_peers();
         RunningCollective { entry, input, output, phase: Phase::Entering }
     }
 
     /// Continues a small in-place operation that this rank has already entered.
-    pub(crate) fn resume(entry: Entry, output: WriteView) -> Self {
+    pub(crate) fn resume(entry: RoundEntry, output: WriteView) -> Self {
         RunningCollective { entry, input: None, output, phase: Phase::Entering }
     }
 
@@ -103,7 +103,7 @@ impl RunningCollective {
         }
     }
 
-    /// Gives the operation up: see [`Entry::withdraw`].
+    /// Gives the operation up: see [`RoundEntry::withdraw`].
     pub(crate) fn withdraw(self, context: &ShmContext) {
         self.entry.withdraw(context);
     }

@@ -19,7 +19,7 @@ use super::ShmContext;
 use super::running::{RunningCollective, StepOutcome};
 use crate::backends::shm::control_block::Counter;
 use crate::backends::shm::segment::registered::{ordered_reduction, scaled};
-use crate::backends::shm::segment::shape::Shape;
+use crate::backends::shm::segment::shape::SegmentShape;
 use crate::transport::native::chunk;
 use std::ops::Range;
 
@@ -32,19 +32,19 @@ pub(crate) struct StagedTransfer {
 }
 
 /// Division of an operation into rounds.
-struct Rounds {
-    shape: Shape,
+struct RoundSchedule {
+    shape: SegmentShape,
     /// Bytes of an element.
     size: usize,
     /// Number of elements.
     len: usize,
 }
 
-impl Rounds {
+impl RoundSchedule {
     /// Divides the operation by the shape of the segments.
     fn new(running: &RunningCollective, context: &ShmContext) -> Self {
         let size = running.entry.label.fingerprint.dtype.size();
-        Rounds { shape: context.mine().shape(), size, len: running.output.byte_len() / size }
+        RoundSchedule { shape: context.mine().shape(), size, len: running.output.byte_len() / size }
     }
 
     /// Returns the number of rounds.
@@ -68,13 +68,13 @@ impl Rounds {
 
 impl StagedTransfer {
     /// Returns true if a stage of this shape has a block for every rank.
-    pub(crate) fn fits(shape: &Shape) -> bool {
+    pub(crate) fn fits(shape: &SegmentShape) -> bool {
         shape.block > 0
     }
 
     /// Performs the next steps. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
     pub(crate) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> StepOutcome {
-        let rounds = Rounds::new(running, context);
+        let rounds = RoundSchedule::new(running, context);
         let lane = running.entry.lane;
         let round = running.entry.round;
         let everyone = |counter, rounds: u32| {
@@ -105,7 +105,7 @@ impl StagedTransfer {
     }
 
     /// Copies the contributions of the next round to the stage.
-    fn stage(&mut self, rounds: &Rounds, running: &RunningCollective, context: &ShmContext) -> usize {
+    fn stage(&mut self, rounds: &RoundSchedule, running: &RunningCollective, context: &ShmContext) -> usize {
         let mut moved = 1;
         for peer in context.peers() {
             let piece = rounds.piece(peer, self.staged);
@@ -119,7 +119,12 @@ impl StagedTransfer {
     }
 
     /// Reduces this rank's piece of the next round into the buffer and onto the stage.
-    fn reduce(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
+    fn reduce(
+        &mut self,
+        rounds: &RoundSchedule,
+        running: &mut RunningCollective,
+        context: &ShmContext,
+    ) -> usize {
         let rank = context.rank;
         let round = self.reduced;
         let piece = rounds.piece(rank, round);
@@ -135,7 +140,12 @@ impl StagedTransfer {
     }
 
     /// Copies the peers' results of the next round.
-    fn gather(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
+    fn gather(
+        &mut self,
+        rounds: &RoundSchedule,
+        running: &mut RunningCollective,
+        context: &ShmContext,
+    ) -> usize {
         let mut moved = 1;
         for peer in context.peers() {
             let piece = rounds.piece(peer, self.gathered);

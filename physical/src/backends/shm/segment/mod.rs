@@ -22,7 +22,7 @@ use super::bytes;
 use super::bytes::SharedBytes;
 use super::control_block::{CONTROL_BLOCK, ControlBlock, ControlMemory};
 use super::park::{ParkMode, Parker};
-use super::ring::{Ring, RingMemory};
+use super::ring::{ByteRing, RingMemory};
 use crate::bootstrap::random;
 use crate::error::{Error, Result};
 use crate::system::limits;
@@ -31,7 +31,7 @@ use crate::waiting::doorbell::{Doorbell, timespec};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::thread::futex;
-use shape::{COUNTERS, Shape};
+use shape::{COUNTERS, SegmentShape};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(super) type Proof = [u8; 16];
 pub(crate) struct Segment {
     head: MmapRaw,
     rings: RingMaps,
-    shape: Shape,
+    shape: SegmentShape,
     /// Place of the owner among the ranks of its host.
     place: usize,
     /// Eventfd of the owner.
@@ -110,7 +110,7 @@ impl Segment {
     /// Creates the segment of the rank at `place` among `ranks`. Returns it with the file that the peers map. `waker`
     /// wakes the rank while it waits for descriptors.
     pub(super) fn create(ranks: usize, place: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
-        let shape = Shape::new(ranks);
+        let shape = SegmentShape::new(ranks);
         let maps = |file: &OwnedFd| {
             let head = map(file, 0, shape.head())?;
             Ok((head, RingMaps::All(map(file, shape.head(), shape.rings())?)))
@@ -132,7 +132,7 @@ impl Segment {
         writer: usize,
         waker: Arc<Doorbell>,
     ) -> io::Result<Arc<Self>> {
-        let shape = Shape::new(ranks);
+        let shape = SegmentShape::new(ranks);
         check(file, shape.segment())?;
         let head = map(file, 0, shape.head())?;
         let offset = shape.head() + ring_index(place, writer) * shape.ring;
@@ -147,7 +147,7 @@ impl Segment {
     }
 
     /// Returns the sizes of the segment's parts.
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> SegmentShape {
         self.shape
     }
 
@@ -172,7 +172,7 @@ impl Segment {
     }
 
     /// Returns the ring into which `sender` writes. The owner has all rings mapped, a peer only its own.
-    pub(super) fn ring_of(&self, sender: usize) -> Ring<MappedRing<'_>> {
+    pub(super) fn ring_of(&self, sender: usize) -> ByteRing<MappedRing<'_>> {
         assert!(sender < self.shape.ranks && sender != self.place, "a segment has one ring for each peer");
         let index = ring_index(self.place, sender);
         let bytes = match &self.rings {
@@ -182,7 +182,7 @@ impl Segment {
                 map.as_mut_ptr()
             }
         };
-        Ring(MappedRing { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
+        ByteRing(MappedRing { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
     }
 
     /// Returns the owner's control block.

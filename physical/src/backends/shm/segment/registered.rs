@@ -3,7 +3,7 @@
 use super::region::Region;
 use crate::backends::shm::bytes::SharedBytes;
 use crate::backends::shm::collectives::ShmContext;
-use crate::backends::shm::collectives::reduction::{Order, OrderedReduction};
+use crate::backends::shm::collectives::reduction::{CombineOrder, OrderedReduction};
 use crate::backends::shm::collectives::running::{RunningCollective, StepOutcome};
 use crate::backends::shm::control_block::{ControlMemory, Counter, PAYLOAD, SlotView};
 use crate::error::{Error, Result};
@@ -222,7 +222,7 @@ pub(crate) fn ordered_reduction(
         op == crate::ReduceOp::Mean && dtype.is_half() && operation == OperationKind::ReduceScatter;
     let bytes = count as usize * dtype.size();
     let tree = operation == OperationKind::AllReduce && Size::of(bytes, context.size()) == Size::Middle;
-    let order = if tree { Order::Tree } else { Order::Ring };
+    let order = if tree { CombineOrder::Tree } else { CombineOrder::Ring };
     OrderedReduction { op, dtype, ranks: context.size(), owner, order, divide_first }
 }
 

@@ -2,7 +2,7 @@
 
 use super::descriptors::{receive_whole, send};
 use super::region::{REGION_HEADER, Region, check_header, region_header};
-use crate::bootstrap::sockets::opening::Opening;
+use crate::bootstrap::sockets::dial::Dial;
 use crate::control::health::Health;
 use crate::error::{Error, Result};
 use std::io;
@@ -46,7 +46,7 @@ impl RegistrationSockets {
         let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
         let mut all_have_regions = file.is_some();
         for (peer, stream) in streams() {
-            let opening = Opening { peer, channel: self.channel, limit, health: &self.health };
+            let opening = Dial { peer, channel: self.channel, limit, health: &self.health };
             let (words, files) = opening.until(stream, || receive_whole::<REGION_HEADER>(stream))?;
             check_header(mine, words, &self.health.peers()[peer])?;
             all_have_regions &= !files.is_empty();

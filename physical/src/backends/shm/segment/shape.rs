@@ -42,7 +42,7 @@ pub(crate) const COUNTERS: usize = 3 * LINE_PAIR;
 
 /// Sizes of a segment for a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct SegmentShape {
     /// Number of ranks on the host, the owner of the segment included.
     pub(crate) ranks: usize,
     /// Bytes of one ring, a power of two.
@@ -51,14 +51,14 @@ pub(crate) struct Shape {
     pub(crate) block: usize,
 }
 
-impl Shape {
+impl SegmentShape {
     /// Computes the shape of segments among `ranks` ranks, at least 1.
     pub(crate) fn new(ranks: usize) -> Self {
         let share = (RINGS / (ranks - 1).max(1)).max(SMALLEST_RING);
         let ring = (1 << share.ilog2()).min(LARGEST_RING);
         let stage = STAGE.min(STAGES / ranks);
         let block = (stage / (2 * ranks) / LINE * LINE).min(LARGEST_BLOCK);
-        Shape { ranks, ring, block }
+        SegmentShape { ranks, ring, block }
     }
 
     /// Returns the bytes of half a stage: one block for each rank.
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Returns the bytes of one channel on a host, by the formula above.
-    fn host(shape: &Shape) -> usize {
+    fn host(shape: &SegmentShape) -> usize {
         let mapped = shape.ranks * shape.head() + 2 * shape.rings();
         shape.ranks * (shape.segment() + (mapped / 512).next_multiple_of(4096) + 16 * 1024)
     }
@@ -116,7 +116,7 @@ mod tests {
             };
             let block = ((1 << 20).min((128 << 20) / n) / (2 * n) / 64 * 64).min(64 << 10);
             let head = (384 + 270_336 + 384 * (n - 1) + 2 * n * block).div_ceil(4096) * 4096;
-            let shape = Shape::new(n);
+            let shape = SegmentShape::new(n);
             assert_eq!((shape.ring, shape.block, shape.head()), (ring, block, head), "{n} ranks");
             assert_eq!(shape.segment(), head + (n - 1) * ring, "{n} ranks");
             assert!(shape.stage().is_multiple_of(LINE) && shape.ring.is_power_of_two(), "{n} ranks");
@@ -126,14 +126,14 @@ mod tests {
     #[test]
     fn few_ranks_have_the_largest_rings_and_blocks() {
         for n in 2..=8 {
-            let shape = Shape::new(n);
+            let shape = SegmentShape::new(n);
             assert_eq!((shape.ring, shape.block), (256 << 10, 64 << 10), "{n} ranks");
         }
     }
 
     #[test]
     fn a_channel_of_256_ranks_takes_less_than_a_gibibyte() {
-        let mib = |ranks| host(&Shape::new(ranks)).div_ceil(1 << 20);
+        let mib = |ranks| host(&SegmentShape::new(ranks)).div_ceil(1 << 20);
         assert_eq!([2, 8, 64, 256].map(mib), [2, 25, 220, 843]);
         assert!((1..=256).all(|ranks| mib(ranks) < 1024));
     }

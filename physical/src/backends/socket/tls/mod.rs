@@ -106,16 +106,16 @@ impl Tls {
     }
 
     /// Starts TLS on a connection that this rank has accepted.
-    pub(super) fn accept(&self, stream: TcpStream) -> io::Result<Session> {
+    pub(super) fn accept(&self, stream: TcpStream) -> io::Result<TlsSession> {
         let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
-        Ok(Session::open(connection.into(), stream))
+        Ok(TlsSession::open(connection.into(), stream))
     }
 
     /// Starts TLS on a connection that this rank has opened.
-    pub(super) fn call(&self, stream: TcpStream) -> io::Result<Session> {
+    pub(super) fn call(&self, stream: TcpStream) -> io::Result<TlsSession> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)?;
-        Ok(Session::open(connection.into(), stream))
+        Ok(TlsSession::open(connection.into(), stream))
     }
 }
 
@@ -135,18 +135,18 @@ fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(
 /// A write returns a number of bytes once the socket has taken all records made of them, so that the data reaches the
 /// peer even if this side is no longer driven. While the socket has taken only a part, writes return `WouldBlock`,
 /// and must be repeated with the same bytes first: those are *committed*, and never encrypted twice.
-pub(crate) struct Session {
+pub(crate) struct TlsSession {
     connection: Connection,
     stream: TcpStream,
     committed: usize,
 }
 
-impl Session {
+impl TlsSession {
     /// Creates the session.
     fn open(mut connection: Connection, stream: TcpStream) -> Self {
         // PIECE is the bound.
         connection.set_buffer_limit(None);
-        Session { connection, stream, committed: 0 }
+        TlsSession { connection, stream, committed: 0 }
     }
 
     /// Hands records to the socket. Returns `WouldBlock` if it does not take all.
@@ -161,7 +161,7 @@ impl Session {
         Ok(())
     }
 
-    /// Hands records to the socket as [`Session::push`] does. Returns false if the socket is full.
+    /// Hands records to the socket as [`TlsSession::push`] does. Returns false if the socket is full.
     fn try_push(&mut self) -> io::Result<bool> {
         match self.push() {
             Ok(()) => Ok(true),
@@ -189,7 +189,7 @@ fn refused(error: &rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, what)
 }
 
-impl Read for Session {
+impl Read for TlsSession {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             self.try_push()?;
@@ -211,7 +211,7 @@ impl Read for Session {
     }
 }
 
-impl Write for Session {
+impl Write for TlsSession {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
@@ -239,13 +239,13 @@ impl Write for Session {
     }
 }
 
-impl AsFd for Session {
+impl AsFd for TlsSession {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-impl Socket for Session {
+impl Socket for TlsSession {
     fn tcp(&self) -> &TcpStream {
         &self.stream
     }
@@ -260,7 +260,7 @@ impl Socket for Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for TlsSession {
     fn drop(&mut self) {
         // Lets the peer distinguish an end from a lost connection.
         self.connection.send_close_notify();

@@ -7,9 +7,9 @@ use crate::bootstrap::{Launcher, Placement, Rendezvous};
 use crate::memory::Buffer;
 use crate::memory::dtype::DType;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source, TransportKind};
+use crate::transport::{Label, ReceiveMode, Source, TransportKind};
 use crate::waiting::drive;
 use crate::world::{JoinOptions, World};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -90,7 +90,7 @@ fn sum(world: &World, len: usize) -> Vec<f32> {
     let rank = world.rank();
     let size = world.size();
     let poison = Poison::default();
-    let terms = Terms { transport: &*transport, poison: &poison, deadline: LONG };
+    let terms = OperationContext { transport: &*transport, poison: &poison, deadline: LONG };
     let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, len);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
     let mine: Vec<f32> = (0..len).map(|i| (i % 1000 + rank) as f32).collect();
@@ -106,7 +106,8 @@ fn sum(world: &World, len: usize) -> Vec<f32> {
     drive::block_on(&*transport, async {
         for peer in others() {
             let view = total.write(0..len).unwrap();
-            let ticket = transport.post_recv(Source::Rank(peer), label, view, Land::Reduce(ReduceOp::Sum));
+            let ticket =
+                transport.post_recv(Source::Rank(peer), label, view, ReceiveMode::Reduce(ReduceOp::Sum));
             Operation::new(terms, ticket, Source::Rank(peer), label).await.unwrap();
         }
         for send in sends {
@@ -191,7 +192,7 @@ fn unusable_files_are_named() {
 }
 
 /// Creates two ends of a connection, neither of which blocks.
-fn pair() -> (Session, Session) {
+fn pair() -> (TlsSession, TlsSession) {
     let authority = Authority::new();
     let tls = Tls::load(&authority.sign("hexagram")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -210,7 +211,7 @@ fn pair() -> (Session, Session) {
 }
 
 /// Reads the available bytes.
-fn read_some(end: &mut Session, into: &mut Vec<u8>) {
+fn read_some(end: &mut TlsSession, into: &mut Vec<u8>) {
     let mut piece = [0; 5000];
     match end.read(&mut piece) {
         Ok(bytes) => into.extend_from_slice(&piece[..bytes]),

@@ -77,13 +77,13 @@ impl Offer {
 
 /// Store of the launcher that started this process, for one meeting.
 pub(crate) struct LauncherStore {
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     /// Number of this meeting in the process, the same on all ranks.
     meeting: u64,
     limit: Duration,
 }
 
-struct State {
+struct StoreState {
     manager: Box<dyn Manager>,
     /// Number of fences so far.
     fences: u32,
@@ -104,7 +104,11 @@ impl LauncherStore {
     }
 
     fn over(manager: Box<dyn Manager>, meeting: u64, limit: Duration) -> Self {
-        LauncherStore { state: Mutex::new(State { manager, fences: 0, has_failed: false }), meeting, limit }
+        LauncherStore {
+            state: Mutex::new(StoreState { manager, fences: 0, has_failed: false }),
+            meeting,
+            limit,
+        }
     }
 
     /// Takes part in the remaining fences, for which the other ranks wait, after a meeting, successful or not.
@@ -116,7 +120,7 @@ impl LauncherStore {
         });
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut State) -> io::Result<R>) -> io::Result<R> {
+    fn with<R>(&self, work: impl FnOnce(&mut StoreState) -> io::Result<R>) -> io::Result<R> {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -125,7 +129,7 @@ impl LauncherStore {
     }
 }
 
-impl State {
+impl StoreState {
     fn reach(&mut self, fence: u32, limit: Duration) -> io::Result<()> {
         while self.fences < fence {
             let outcome = self.manager.fence(limit);

@@ -30,14 +30,14 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const LONGEST: usize = 1 << 16;
 
 /// The one connection of this process.
-static CONNECTION: Mutex<Option<Connection>> = Mutex::new(None);
+static CONNECTION: Mutex<Option<PmiConnection>> = Mutex::new(None);
 
 /// Store of a launcher that speaks PMI.
 pub(super) struct Pmi {
     descriptor: RawFd,
 }
 
-struct Connection {
+struct PmiConnection {
     stream: UnixStream,
     space: String,
     longest_value: usize,
@@ -54,10 +54,10 @@ impl Pmi {
         Some(Pmi { descriptor })
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut Connection) -> io::Result<R>) -> io::Result<R> {
+    fn with<R>(&self, work: impl FnOnce(&mut PmiConnection) -> io::Result<R>) -> io::Result<R> {
         match &mut *CONNECTION.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(connection) => work(connection),
-            none => work(none.insert(Connection::open(self.descriptor)?)),
+            none => work(none.insert(PmiConnection::open(self.descriptor)?)),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Manager for Pmi {
     }
 }
 
-impl Connection {
+impl PmiConnection {
     fn open(descriptor: RawFd) -> io::Result<Self> {
         // SAFETY: not -1, and borrowed only to duplicate it; a closed descriptor fails with EBADF.
         let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -89,7 +89,7 @@ impl Connection {
 
     fn over(stream: UnixStream) -> io::Result<Self> {
         let (space, partial) = (String::new(), Vec::new());
-        let mut connection = Connection { stream, space, longest_value: 0, awaited: None, partial };
+        let mut connection = PmiConnection { stream, space, longest_value: 0, awaited: None, partial };
         connection.ask("init pmi_version=1 pmi_subversion=1", "response_to_init")?;
         let maxes = connection.ask("get_maxes", "maxes")?;
         connection.longest_value = field(&maxes, "vallen_max")?.parse().map_err(io::Error::other)?;
@@ -224,12 +224,12 @@ mod tests {
     ];
 
     /// Calls `work` with a connection to a manager that gives these answers after the opening.
-    fn with(answers: &[&str], work: impl FnOnce(io::Result<Connection>)) -> Vec<String> {
+    fn with(answers: &[&str], work: impl FnOnce(io::Result<PmiConnection>)) -> Vec<String> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let answers = [&OPENING[..], answers].concat();
         std::thread::scope(|scope| {
             let manager = scope.spawn(|| manager(&theirs, &answers));
-            work(Connection::over(ours));
+            work(PmiConnection::over(ours));
             manager.join().unwrap()
         })
     }
@@ -273,14 +273,14 @@ mod tests {
         });
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        assert!(Connection::over(ours).is_err());
+        assert!(PmiConnection::over(ours).is_err());
     }
 
     #[test]
     fn a_late_answer_is_not_taken_for_the_end_of_a_fence() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let opened = scope.spawn(|| Connection::over(ours).unwrap());
+            let opened = scope.spawn(|| PmiConnection::over(ours).unwrap());
             manager(&theirs, &OPENING);
             let mut connection = opened.join().unwrap();
             connection.send("get kvsname=space_1 key=key", "get_result").unwrap();
@@ -300,7 +300,7 @@ mod tests {
     fn a_fence_to_which_not_all_come_in_time_can_be_waited_for_again() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let opened = scope.spawn(|| Connection::over(ours).unwrap());
+            let opened = scope.spawn(|| PmiConnection::over(ours).unwrap());
             manager(&theirs, &OPENING);
             let mut connection = opened.join().unwrap();
             let error = connection.fence(Duration::from_millis(50)).unwrap_err();

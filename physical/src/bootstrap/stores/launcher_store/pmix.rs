@@ -29,14 +29,14 @@ const STRING: u16 = 3;
 /// Process of a job, in the layout of the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Process {
+struct PmixProcess {
     space: [c_char; 256],
     rank: u32,
 }
 
 /// Value, in the layout of the library: a type, and a union of forms, whose largest is smaller than these bytes.
 #[repr(C)]
-struct Value {
+struct PmixValue {
     kind: u16,
     text: *mut c_char,
     rest: [u64; 8],
@@ -45,11 +45,11 @@ struct Value {
 functions! {
     /// Functions of the library that the store needs.
     struct Libpmix: c_int;
-    PMIx_Init(*mut Process, *mut c_void, usize);
-    PMIx_Put(u8, *const c_char, *mut Value);
+    PMIx_Init(*mut PmixProcess, *mut c_void, usize);
+    PMIx_Put(u8, *const c_char, *mut PmixValue);
     PMIx_Commit();
-    PMIx_Fence(*const Process, usize, *const c_void, usize);
-    PMIx_Get(*const Process, *const c_char, *const c_void, usize, *mut *mut Value);
+    PMIx_Fence(*const PmixProcess, usize, *const c_void, usize);
+    PMIx_Get(*const PmixProcess, *const c_char, *const c_void, usize, *mut *mut PmixValue);
     PMIx_Finalize(*const c_void, usize);
 }
 
@@ -61,7 +61,7 @@ pub(super) fn is_offered() -> bool {
 /// Store of a launcher with PMIx.
 pub(super) struct Pmix {
     functions: Arc<Libpmix>,
-    own: Process,
+    own: PmixProcess,
     /// A fence that not all ranks have reached.
     fence: Option<Receiver<io::Result<()>>>,
     /// True if another call has not returned.
@@ -77,7 +77,7 @@ impl Pmix {
         let functions = Arc::new(Libpmix::of(&Library::open(&["libpmix.so.2", "libpmix.so"], REMEDY)?)?);
         let library = Arc::clone(&functions);
         let connected = within(limit, "PMIx_Init", move || {
-            let mut own = Process { space: [0; 256], rank: 0 };
+            let mut own = PmixProcess { space: [0; 256], rank: 0 };
             // SAFETY: the library writes one process, and takes no further information.
             let status = unsafe { (library.PMIx_Init)(&mut own, null_mut(), 0) };
             checked("PMIx_Init", status).map(|()| own)
@@ -90,7 +90,7 @@ impl Pmix {
 impl Manager for Pmix {
     fn put(&mut self, key: &str, value: &str) -> io::Result<()> {
         let (key, text) = (CString::new(key)?, CString::new(value)?);
-        let mut value = Value { kind: STRING, text: text.as_ptr().cast_mut(), rest: [0; 8] };
+        let mut value = PmixValue { kind: STRING, text: text.as_ptr().cast_mut(), rest: [0; 8] };
         // SAFETY: the texts end with 0 and outlive the calls; the library copies them.
         let status = unsafe { (self.functions.PMIx_Put)(GLOBAL, key.as_ptr(), &mut value) };
         checked("PMIx_Put", status)?;
@@ -119,9 +119,9 @@ impl Manager for Pmix {
     fn get(&mut self, owner: usize, key: &str, limit: Duration) -> io::Result<String> {
         let functions = Arc::clone(&self.functions);
         let rank = u32::try_from(owner).map_err(io::Error::other)?;
-        let (process, key) = (Process { rank, ..self.own }, CString::new(key)?);
+        let (process, key) = (PmixProcess { rank, ..self.own }, CString::new(key)?);
         let outcome = within(limit, "PMIx_Get", move || {
-            let mut found: *mut Value = null_mut();
+            let mut found: *mut PmixValue = null_mut();
             // SAFETY: the library reads the process and the key, and writes the address of a value that it owns.
             let status = unsafe { (functions.PMIx_Get)(&process, key.as_ptr(), null(), 0, &mut found) };
             checked("PMIx_Get", status)?;

@@ -12,7 +12,7 @@
 //! also have the file of HEXAGRAM_SECRET_FILE. It is removed after use, which also lets the same ranks meet through
 //! the same store again.
 
-use crate::bootstrap::handshake::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::meeting::announcement;
 use crate::bootstrap::meeting::announcement::Surroundings;
 use crate::bootstrap::meeting::peer_info::boot;
@@ -241,7 +241,7 @@ fn name_of_leader() -> String {
 
 /// Returns the card of a rank that does not join.
 fn failed(error: &Error) -> Vec<u8> {
-    Outgoing::default().number(FAILED).text(&error.to_string()).whole()
+    MessageWriter::default().number(FAILED).text(&error.to_string()).whole()
 }
 
 /// Returns the name of the network in which processes reach each other's unix sockets.
@@ -252,13 +252,13 @@ fn network() -> String {
 /// Returns the card of this process.
 fn present() -> Vec<u8> {
     let addresses = reachable::to_bytes(&reachable::own());
-    Outgoing::default().number(PRESENT).text(&network()).blob(&addresses).whole()
+    MessageWriter::default().number(PRESENT).text(&network()).blob(&addresses).whole()
 }
 
 /// Decodes the card of a rank: its network, and the addresses of its host.
 fn read_card(rank: usize, card: &[u8]) -> Result<(String, Vec<IpAddr>)> {
     let parse = || -> io::Result<Result<(String, Vec<IpAddr>)>> {
-        let mut message = Incoming::receive(&mut &*card)?;
+        let mut message = MessageReader::receive(&mut &*card)?;
         match message.number()? {
             PRESENT => {
                 let network = message.text()?;

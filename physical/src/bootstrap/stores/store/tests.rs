@@ -1,7 +1,7 @@
 //! Ranks that meet through a store: on every transport, again and again, and without one of them.
 
 use super::*;
-use crate::control::health::Vigilance;
+use crate::control::health::HeartbeatOptions;
 use crate::testing::SharedMap;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TRANSPORTS: [TransportKind; 3] = [TransportKind::Tcp, TransportKind::Shm, TransportKind::Mixed];
 
 fn options(transport: TransportKind) -> JoinOptions {
-    let vigilance = Some(Vigilance { silence: PATIENCE, ..Vigilance::default() });
-    JoinOptions { transport, deadline: PATIENCE, vigilance, ..JoinOptions::default() }
+    let heartbeat = Some(HeartbeatOptions { silence: PATIENCE, ..HeartbeatOptions::default() });
+    JoinOptions { transport, deadline: PATIENCE, heartbeat, ..JoinOptions::default() }
 }
 
 /// Joins as a rank for each of these options, in a world of `size`. Returns the ranks' places on their hosts.

@@ -24,17 +24,17 @@ struct InDriver {
     text: Cow<'static, str>,
     /// All kernels declared in its text, which are loaded with it. Otherwise the driver would load each at its first
     /// launch, and may then wait for all work of the device. Kernels found only by name are added on first use.
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<String, ModuleEntry>>,
 }
 
 /// An entry of a module.
-struct Entry {
+struct ModuleEntry {
     function: FunctionHandle,
     /// Sizes of its parameters, in bytes; `None` if the text does not declare them, as the fake compiler's.
     parameters: Option<Vec<usize>>,
 }
 
-impl Entry {
+impl ModuleEntry {
     /// Returns the function if it accepts the arguments of a launch: the driver would otherwise read past them.
     fn taking(&self, launch: &Launch) -> Result<FunctionHandle> {
         let sizes = || launch.arguments.iter().map(|argument| argument.parameter().size());
@@ -58,24 +58,24 @@ impl InDriver {
     }
 
     /// Asks the driver for an entry, where the context is current.
-    fn find(&self, gpu: &Gpu, module: &Module, entry: &str) -> Result<Entry> {
+    fn find(&self, gpu: &Gpu, module: &Module, entry: &str) -> Result<ModuleEntry> {
         let name = format!("{entry}\0");
         let mut function = FunctionHandle::NONE;
         // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
         let status =
             unsafe { sys::cuModuleGetFunction(&mut function.0, self.module.0, name.as_ptr().cast()) };
         gpu.expect(status, &format!("find the kernel {entry} of {}", module.name))?;
-        Ok(Entry { function, parameters: parameter_sizes(&self.text, entry) })
+        Ok(ModuleEntry { function, parameters: parameter_sizes(&self.text, entry) })
     }
 }
 
 /// Place of one module: empty until it is loaded, or until the driver has refused it for good. The loading thread
 /// holds the lock.
-type Slot = Mutex<Option<Result<Arc<InDriver>>>>;
+type ModuleSlot = Mutex<Option<Result<Arc<InDriver>>>>;
 
 /// Modules of a device by their addresses.
 #[derive(Default)]
-pub(crate) struct Loaded(Mutex<HashMap<usize, Arc<Slot>>>);
+pub(crate) struct Loaded(Mutex<HashMap<usize, Arc<ModuleSlot>>>);
 
 impl Loaded {
     /// Returns true if a module is loaded, and its place is not locked.

@@ -1,10 +1,10 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
+use super::failure_watch::PendingFailure;
 use super::stream::CudaStream;
-use super::watch::Doubt;
 use crate::device::cuda::driver::handle::{EventHandle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::refusal::Snapshot;
+use crate::device::cuda::kernel_error::RefusalSnapshot;
 use crate::device::{Event, Failure};
 use crate::error::Result;
 use crate::runtime;
@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(20);
 
 /// A recorded event of the driver; it is recorded once.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedEvent {
     pub(crate) handle: EventHandle,
     /// Number of the event on its stream, from 1 on.
     pub(crate) number: u64,
     pub(crate) gpu: Arc<Gpu>,
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedEvent {
     fn drop(&mut self) {
         self.gpu.give_back(self.handle);
     }
@@ -39,9 +39,9 @@ pub(crate) struct Known {
     /// Failure that the host has seen.
     pub(crate) failure: Option<Failure>,
     /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
-    pub(crate) snapshot: Option<Arc<Snapshot>>,
+    pub(crate) snapshot: Option<Arc<RefusalSnapshot>>,
     /// Outcomes of watched work.
-    pub(crate) doubts: Vec<Arc<Doubt>>,
+    pub(crate) pending_failures: Vec<Arc<PendingFailure>>,
     /// Number of times that the stream's failure was taken.
     pub(crate) takes: u64,
 }
@@ -50,45 +50,49 @@ pub(crate) struct Known {
 pub(crate) struct CudaEvent {
     stream: Arc<CudaStream>,
     /// `None` if the driver could not record it: then it has happened, and carries that failure.
-    recorded: Option<Arc<Recorded>>,
+    recorded: Option<Arc<RecordedEvent>>,
     known: Known,
     /// Set once everything that follows from the event is done.
     is_over: AtomicBool,
 }
 
 impl CudaEvent {
-    pub(crate) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<Recorded>>, known: Known) -> Self {
+    pub(crate) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<RecordedEvent>>, known: Known) -> Self {
         CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
     }
 
     /// Returns the driver's event, if any.
-    pub(crate) fn recorded(&self) -> Option<&Arc<Recorded>> {
+    pub(crate) fn recorded(&self) -> Option<&Arc<RecordedEvent>> {
         self.recorded.as_ref()
     }
 
     /// Returns the refusals of the stream's kernels, until the host has read them.
-    pub(crate) fn unread(&self) -> Option<&Arc<Snapshot>> {
+    pub(crate) fn unread(&self) -> Option<&Arc<RefusalSnapshot>> {
         self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
     }
 
     /// Returns the outcomes of watched work before it.
-    pub(crate) fn doubts(&self) -> &[Arc<Doubt>] {
-        &self.known.doubts
+    pub(crate) fn pending_failures(&self) -> &[Arc<PendingFailure>] {
+        &self.known.pending_failures
     }
 
     /// Returns the known failure.
     pub(crate) fn known_failure(&self) -> Option<Failure> {
         let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
         let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
-        let watched =
-            || self.known.doubts.iter().find_map(|doubt| doubt.error().cloned().map(Failure::Fault));
+        let watched = || {
+            self.known
+                .pending_failures
+                .iter()
+                .find_map(|pending| pending.error().cloned().map(Failure::Fault))
+        };
         lost.or_else(|| self.known.failure.clone())
             .or_else(watched)
             .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
     }
 
     /// Drops the values that the work kept, and notes its refusals.
-    fn finish(&self, recorded: &Recorded) {
+    fn finish(&self, recorded: &RecordedEvent) {
         let is_lost = self.stream.gpu.lost().is_some();
         self.stream.release(if is_lost { u64::MAX } else { recorded.number });
         if let Some(snapshot) = self.known.snapshot.as_ref().filter(|_| !is_lost) {
@@ -127,7 +131,7 @@ impl Event for CudaEvent {
 
     fn is_settled(&self) -> bool {
         // Looks now at watched work without a known outcome: the caller must not continue after failed work.
-        self.known.doubts.iter().all(|doubt| !doubt.look()) || self.stream.gpu.lost().is_some()
+        self.known.pending_failures.iter().all(|pending| !pending.look()) || self.stream.gpu.lost().is_some()
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -137,7 +141,7 @@ impl Event for CudaEvent {
     fn ring(&self, bell: Arc<dyn Bell>) {
         match &self.recorded {
             Some(recorded) if !self.has_happened() => {
-                self.stream.ring(recorded, Arc::new(Pending(Mutex::new(Some(bell)))));
+                self.stream.ring(recorded, Arc::new(OneShotBell(Mutex::new(Some(bell)))));
             }
             _ => bell.ring(),
         }
@@ -145,9 +149,9 @@ impl Event for CudaEvent {
 }
 
 /// A bell until it is rung.
-pub(crate) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
+pub(crate) struct OneShotBell(Mutex<Option<Arc<dyn Bell>>>);
 
-impl Pending {
+impl OneShotBell {
     /// Rings the bell, unless it has rung already.
     pub(crate) fn ring(&self) {
         let bell = lock(&self.0).take();
@@ -166,7 +170,7 @@ impl Pending {
         /// Rings on a thread of the driver, where calls of the driver are not allowed.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
-            unsafe { Arc::from_raw(pending.cast::<Pending>().cast_const()) }.ring();
+            unsafe { Arc::from_raw(pending.cast::<OneShotBell>().cast_const()) }.ring();
         }
         let pending = Arc::into_raw(self);
         // SAFETY: the stream is valid, and the function accepts this argument.

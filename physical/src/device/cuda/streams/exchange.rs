@@ -48,11 +48,11 @@ pub unsafe trait DeviceTensor: Send + Sync + 'static {
 pub struct Exchange<T: DeviceTensor> {
     queue: Queue,
     stream: ForeignStream,
-    returned: Arc<Returned<T>>,
+    returned: Arc<ReturnedTensors<T>>,
 }
 
 /// Tensors that are no longer in use.
-type Returned<T> = Mutex<Vec<T>>;
+type ReturnedTensors<T> = Mutex<Vec<T>>;
 
 impl<T: DeviceTensor> Exchange<T> {
     /// Creates an exchange between a framework that works on `stream` and queues of the same GPU as `queue`; `queue`
@@ -69,10 +69,10 @@ impl<T: DeviceTensor> Exchange<T> {
     /// Lets the queue wait for the framework's work so far.
     ///
     /// # Errors
-    /// As [`ForeignStream::let_wait`].
+    /// As [`ForeignStream::make_queue_wait`].
     pub fn receive(&self) -> Result<()> {
         self.drop_returned();
-        self.stream.let_wait(&self.queue)
+        self.stream.make_queue_wait(&self.queue)
     }
 
     /// Returns a tensor as a buffer of the queue. It is kept as long as work of ours uses it.
@@ -89,7 +89,8 @@ impl<T: DeviceTensor> Exchange<T> {
         let address = tensor.address();
         let dtype = tensor.dtype();
         let len = tensor.len();
-        let keeper = Arc::new(Kept { tensor: Some(tensor), returned: Arc::downgrade(&self.returned) });
+        let keeper =
+            Arc::new(TensorReturn { tensor: Some(tensor), returned: Arc::downgrade(&self.returned) });
         // SAFETY: the tensor has these elements for as long as the keeper has it, and the caller sees to the order.
         unsafe { Buffer::over_foreign(&self.queue, address, dtype, len, keeper) }
     }
@@ -124,12 +125,12 @@ impl<T: DeviceTensor> Drop for Exchange<T> {
 }
 
 /// Keeper of a tensor, which returns the tensor when dropped. If the exchange is gone, it drops the tensor itself.
-struct Kept<T> {
+struct TensorReturn<T> {
     tensor: Option<T>,
-    returned: Weak<Returned<T>>,
+    returned: Weak<ReturnedTensors<T>>,
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for TensorReturn<T> {
     fn drop(&mut self) {
         if let (Some(returned), Some(tensor)) = (self.returned.upgrade(), self.tensor.take()) {
             lock(&returned).push(tensor);

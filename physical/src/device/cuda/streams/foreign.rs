@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! framework writes x                               on its stream
-//! stream.let_wait(&queue)                          the queue waits for that
+//! stream.make_queue_wait(&queue)                   the queue waits for that
 //! Buffer::over_foreign(&queue, x, …)               work of ours reads and writes it
 //! stream.wait_for(&queue)                          the stream waits for that
 //! framework reads x
@@ -22,7 +22,7 @@ use super::timestamp::{CudaTimestamp, Unknown};
 use crate::device::cuda::driver::handle::{Handle, StreamHandle};
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::{Cuda, CudaQueue};
-use crate::device::{Queue, Timestamp, WaitPlace, at};
+use crate::device::{Queue, SyncPoint, Timestamp, at};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
@@ -41,7 +41,7 @@ pub struct ForeignStream {
 
 impl Cuda {
     /// Returns another library's stream. `handle` is the driver's `CUstream`; 0 and 1 are the legacy default stream, and
-    /// 2 is the default stream of the thread that calls [`ForeignStream::let_wait`] and [`ForeignStream::wait_for`].
+    /// 2 is the default stream of the thread that calls [`ForeignStream::make_queue_wait`] and [`ForeignStream::wait_for`].
     ///
     /// # Safety
     /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long
@@ -52,12 +52,12 @@ impl Cuda {
 }
 
 impl ForeignStream {
-    /// Lets work that is enqueued on `queue` from now on wait for all work that the stream has so far.
+    /// Makes work that is enqueued on `queue` from now on wait for all work that the stream has so far.
     ///
     /// # Errors
     /// [`Error::Usage`] if the queue is not on the stream's GPU, or if a graph capture of the stream is in progress.
     /// [`Error::System`] if the driver refuses. Then the queue does not wait.
-    pub fn let_wait(&self, queue: &Queue) -> Result<()> {
+    pub fn make_queue_wait(&self, queue: &Queue) -> Result<()> {
         let own = self.stream_of(queue)?;
         let _current = self.gpu.enter()?;
         self.check_not_captured()?;
@@ -68,19 +68,19 @@ impl ForeignStream {
         let waits = recorded.and_then(|()| {
             // SAFETY: as above; the driver notes which recording is meant before it returns.
             let wait = || unsafe { sys::cuStreamWaitEvent(own.handle.0, event.0, 0) };
-            let status = at(WaitPlace::BehindForeign, wait);
+            let status = at(SyncPoint::BehindForeign, wait);
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
         waits
     }
 
-    /// Lets work that is enqueued on the stream from now on wait for all work that `queue` has so far.
+    /// Makes work that is enqueued on the stream from now on wait for all work that `queue` has so far.
     ///
     /// [`Queue::check`] reports failures of the queue's work up to here; the stream does not learn of them.
     ///
     /// # Errors
-    /// As [`let_wait`](Self::let_wait).
+    /// As [`make_queue_wait`](Self::make_queue_wait).
     pub fn wait_for(&self, queue: &Queue) -> Result<()> {
         let event = self.stream_of(queue)?.record();
         let _current = self.gpu.enter()?;
@@ -88,7 +88,7 @@ impl ForeignStream {
         let Some(recorded) = event.recorded() else { return queue.check() };
         // SAFETY: both handles are there.
         let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
-        let status = at(WaitPlace::ForeignBehind, wait);
+        let status = at(SyncPoint::ForeignBehind, wait);
         self.gpu.expect(status, "let another library's stream wait")
     }
 

@@ -2,9 +2,9 @@
 
 pub(super) mod event;
 pub(super) mod exchange;
+pub(super) mod failure_watch;
 pub(super) mod foreign;
-pub(super) mod rounds;
+pub(super) mod poll_loop;
 pub(super) mod stream;
 pub(super) mod sweeper;
 pub(super) mod timestamp;
-pub(super) mod watch;

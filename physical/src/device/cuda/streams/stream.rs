@@ -5,16 +5,16 @@
 //! the stream regularly records a mark itself, and the device's sweeper looks at the marks, too. A kept value may own
 //! this stream, through the memory that it writes; the sweeper breaks such cycles.
 
-use super::event::{CudaEvent, Known, Pending, Recorded};
+use super::event::{CudaEvent, Known, OneShotBell, RecordedEvent};
+use super::failure_watch::PendingFailures;
 use super::sweeper::InFlight;
-use super::watch::Doubts;
 use crate::device::cuda::driver::handle::StreamHandle;
 use crate::device::cuda::gpu::Gpu;
-use crate::device::cuda::memory::Room;
-use crate::device::cuda::refusal::Refusals;
-use crate::device::{Event, Failure, WaitPlace, at};
+use crate::device::cuda::kernel_error::Refusals;
+use crate::device::cuda::memory::DeviceAllocation;
+use crate::device::{Event, Failure, SyncPoint, at};
 use crate::error::Result;
-use crate::memory::put_off;
+use crate::memory::deferred_drop;
 use crate::waiting::deadline;
 use crate::waiting::lock::lock;
 use cudarc::driver::sys;
@@ -31,7 +31,7 @@ const WORKS: usize = 32;
 const BYTES: usize = 1 << 20;
 
 /// Memory, views and the like that work in flight holds.
-type Held = Box<dyn Send>;
+type HeldResource = Box<dyn Send>;
 
 /// A stream with its work in flight.
 pub(crate) struct CudaStream {
@@ -39,9 +39,9 @@ pub(crate) struct CudaStream {
     pub(crate) handle: StreamHandle,
     /// Longest wait of the program for its work, in milliseconds.
     pub(crate) limit: AtomicU64,
-    tail: Mutex<Tail>,
+    tail: Mutex<StreamTail>,
     /// Outcomes of work that is enqueued and watched.
-    pub(crate) doubts: Doubts,
+    pub(crate) pending_failures: PendingFailures,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
     /// Held by the thread that drops kept values, so that no other thread passes it.
@@ -49,18 +49,18 @@ pub(crate) struct CudaStream {
 }
 
 /// The end of a stream, where work is enqueued.
-pub(crate) struct Tail {
+pub(crate) struct StreamTail {
     /// Number of events that were recorded.
     recorded: u64,
     /// Things that are held, by the number of the event after their work.
-    held: VecDeque<(u64, Held)>,
+    held: VecDeque<(u64, HeldResource)>,
     /// Works since the last event.
     works: usize,
     /// Bytes of host memory that they hold.
     bytes: usize,
-    marks: VecDeque<Arc<Recorded>>,
+    marks: VecDeque<Arc<RecordedEvent>>,
     /// Bells that have not rung yet.
-    bells: Vec<(Arc<Recorded>, Arc<Pending>)>,
+    bells: Vec<(Arc<RecordedEvent>, Arc<OneShotBell>)>,
     /// Stream on which events ring bells, and the number of the last of them.
     ringing: Option<(StreamHandle, u64)>,
     /// True if the sweeper has this stream.
@@ -69,10 +69,10 @@ pub(crate) struct Tail {
     pub(crate) failure: Option<Failure>,
     pub(crate) refusals: Refusals,
     /// Memory for the launches of one program after the other.
-    pub(crate) scratch: Option<Room>,
+    pub(crate) scratch: Option<DeviceAllocation>,
 }
 
-impl Tail {
+impl StreamTail {
     /// Returns the number of the event that is recorded next.
     pub(crate) fn next(&self) -> u64 {
         self.recorded + 1
@@ -96,7 +96,7 @@ impl CudaStream {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
-        let tail = Tail {
+        let tail = StreamTail {
             recorded: 0,
             held: VecDeque::new(),
             works: 0,
@@ -114,7 +114,7 @@ impl CudaStream {
             handle: gpu.create_stream()?,
             limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
-            doubts: Doubts::default(),
+            pending_failures: PendingFailures::default(),
             released: AtomicU64::new(0),
             releasing: Mutex::default(),
         });
@@ -126,7 +126,7 @@ impl CudaStream {
         Ok(stream)
     }
 
-    pub(crate) fn tail(&self) -> MutexGuard<'_, Tail> {
+    pub(crate) fn tail(&self) -> MutexGuard<'_, StreamTail> {
         lock(&self.tail)
     }
 
@@ -137,9 +137,9 @@ impl CudaStream {
         self: &Arc<Self>,
         held: H,
         bytes: usize,
-        work: impl FnOnce(&H, &mut Tail) -> Result<()>,
+        work: impl FnOnce(&H, &mut StreamTail) -> Result<()>,
     ) {
-        let noted = |held: &H, tail: &mut Tail| {
+        let noted = |held: &H, tail: &mut StreamTail| {
             // Before another thread can record an event.
             if let Err(error) = work(held, tail) {
                 tail.failure.get_or_insert(Failure::Fault(error));
@@ -159,7 +159,7 @@ impl CudaStream {
         self: &Arc<Self>,
         held: H,
         bytes: usize,
-        work: impl FnOnce(&H, &mut Tail) -> Result<()>,
+        work: impl FnOnce(&H, &mut StreamTail) -> Result<()>,
     ) -> Result<()> {
         if let Some(lost) = self.gpu.lost() {
             return Err(lost.clone());
@@ -197,7 +197,7 @@ impl CudaStream {
         let known = Known {
             failure: tail.failure.clone(),
             snapshot,
-            doubts: self.doubts.now(),
+            pending_failures: self.pending_failures.now(),
             takes: tail.refusals.takes,
         };
         drop(tail);
@@ -205,10 +205,10 @@ impl CudaStream {
     }
 
     /// Records a driver's event at the end of the stream.
-    fn record_at(&self, tail: &mut Tail) -> Result<Arc<Recorded>> {
+    fn record_at(&self, tail: &mut StreamTail) -> Result<Arc<RecordedEvent>> {
         let _current = self.gpu.enter()?;
         let recorded =
-            Recorded { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
+            RecordedEvent { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
         // SAFETY: both handles are there.
         let status = unsafe { sys::cuEventRecord(recorded.handle.0, self.handle.0) };
         self.gpu.expect(status, "record an event")?;
@@ -219,7 +219,7 @@ impl CudaStream {
     }
 
     /// Records an event for the stream's own use. If that fails, the next attempt serves the same purpose.
-    fn mark(&self, tail: &mut Tail) {
+    fn mark(&self, tail: &mut StreamTail) {
         if let Ok(mark) = self.record_at(tail) {
             tail.marks.push_back(mark);
         }
@@ -259,11 +259,11 @@ impl CudaStream {
         let releasing = lock(&self.releasing);
         let mut tail = self.tail();
         let held = tail.held.partition_point(|(before, _)| *before <= number);
-        let held: Vec<(u64, Held)> = tail.held.drain(..held).collect();
+        let held: Vec<(u64, HeldResource)> = tail.held.drain(..held).collect();
         let marks = tail.marks.partition_point(|mark| mark.number <= number);
-        let marks: Vec<Arc<Recorded>> = tail.marks.drain(..marks).collect();
+        let marks: Vec<Arc<RecordedEvent>> = tail.marks.drain(..marks).collect();
         drop(tail);
-        let keepers = put_off::collect(|| drop((held, marks)));
+        let keepers = deferred_drop::collect(|| drop((held, marks)));
         self.released.fetch_max(number, Ordering::Release);
         drop((releasing, over));
         // They run code of other libraries.
@@ -290,7 +290,7 @@ impl CudaStream {
     }
 
     /// Lets the sweeper look at this stream until nothing is left on it.
-    pub(crate) fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
+    pub(crate) fn let_sweep(self: &Arc<Self>, tail: &mut StreamTail) {
         if !std::mem::replace(&mut tail.is_swept, true) {
             let stream = Arc::clone(self);
             self.gpu.sweeper.add(stream);
@@ -298,7 +298,7 @@ impl CudaStream {
     }
 
     /// Lets an event ring a bell when it happens, by a callback of the driver or when the sweeper sees it.
-    pub(crate) fn ring(self: &Arc<Self>, recorded: &Arc<Recorded>, pending: Arc<Pending>) {
+    pub(crate) fn ring(self: &Arc<Self>, recorded: &Arc<RecordedEvent>, pending: Arc<OneShotBell>) {
         let mut tail = self.tail();
         tail.bells.retain(|(_, pending)| !pending.has_rung());
         tail.bells.push((Arc::clone(recorded), Arc::clone(&pending)));
@@ -321,16 +321,16 @@ impl CudaStream {
 
     fn ring_behind(
         &self,
-        tail: &mut Tail,
+        tail: &mut StreamTail,
         stream: StreamHandle,
-        recorded: &Recorded,
-        pending: Arc<Pending>,
+        recorded: &RecordedEvent,
+        pending: Arc<OneShotBell>,
     ) -> Result<()> {
         tail.ringing = Some((stream, recorded.number));
         let _current = self.gpu.enter()?;
         // SAFETY: both handles are there.
         let status =
-            at(WaitPlace::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
+            at(SyncPoint::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
         self.gpu.expect(status, "wait for an event")?;
         pending.ring_on(&self.gpu, stream)
     }
@@ -343,7 +343,7 @@ impl InFlight for CudaStream {
         if tail.has_unmarked() {
             self.mark(&mut tail);
         }
-        let happened = |(recorded, _): &mut (Arc<Recorded>, _)| self.gpu.has_happened(recorded.handle);
+        let happened = |(recorded, _): &mut (Arc<RecordedEvent>, _)| self.gpu.has_happened(recorded.handle);
         let rung: Vec<_> = tail.bells.extract_if(.., happened).collect();
         drop(tail);
         rung.iter().for_each(|(_, pending)| pending.ring());

@@ -3,11 +3,11 @@
 //! The first thread drops the values that finished work kept, rings bells that the driver does not ring, and is the
 //! first to see that a device is lost. It calls the driver, which may block it while another thread's call waits for
 //! the device. That call may wait for a stream that waits for a rank which is gone. So a second thread ends the waits
-//! of [watched](crate::device::cuda::Watch) work: it neither calls the driver nor drops values that may call it. Without work in
+//! of [watched](crate::device::cuda::FailureWatch) work: it neither calls the driver nor drops values that may call it. Without work in
 //! flight both sleep. They end before the process does.
 
-use super::rounds::Rounds;
-use super::watch::Watched;
+use super::failure_watch::WatchedWork;
+use super::poll_loop::PollLoop;
 use crate::error::{Error, Result};
 use crate::waiting::lock::lock;
 use std::cell::Cell;
@@ -49,18 +49,18 @@ pub(crate) trait InFlight: Send + Sync {
 
 /// Work in flight of one kind or the other.
 #[derive(Clone)]
-enum Swept {
+enum SweptWork {
     Stream(Arc<dyn InFlight>),
-    Watched(Arc<Watched>),
+    Watched(Arc<WatchedWork>),
 }
 
 /// Work in flight, and the threads that look at it.
 #[derive(Default)]
 pub(crate) struct Sweeper {
     /// Everything, for the thread that calls the driver and drops.
-    swept: Rounds<Swept>,
+    swept: PollLoop<SweptWork>,
     /// Watched work, for the one that does not.
-    watched: Rounds<Arc<Watched>>,
+    watched: PollLoop<Arc<WatchedWork>>,
 }
 
 impl Sweeper {
@@ -99,14 +99,14 @@ impl Sweeper {
 
     /// Looks at a stream until there is nothing on it.
     pub(crate) fn add(&self, stream: Arc<dyn InFlight>) {
-        self.swept.add(Swept::Stream(stream));
+        self.swept.add(SweptWork::Stream(stream));
     }
 
     /// Looks at watched work until its watch ends.
-    pub(crate) fn watch(&self, watched: Watched) {
+    pub(crate) fn watch(&self, watched: WatchedWork) {
         let watched = Arc::new(watched);
         // This thread first, which drops it last.
-        self.swept.add(Swept::Watched(Arc::clone(&watched)));
+        self.swept.add(SweptWork::Watched(Arc::clone(&watched)));
         self.watched.add(watched);
     }
 
@@ -139,12 +139,12 @@ impl Sweeper {
         let mut done = Vec::new();
         // First the ones that may end a stream's wait.
         for swept in &swept {
-            if let Swept::Watched(watched) = swept {
+            if let SweptWork::Watched(watched) = swept {
                 watched.ask();
             }
         }
         for swept in &swept {
-            if let Swept::Stream(stream) = swept
+            if let SweptWork::Stream(stream) = swept
                 && !stream.look()
             {
                 done.push(Arc::clone(stream));
@@ -153,12 +153,12 @@ impl Sweeper {
         drop(swept);
         self.swept.take_off(|swept| match swept {
             // One entry only: a second one exists if the stream has been added again since.
-            Swept::Stream(stream) => {
+            SweptWork::Stream(stream) => {
                 let place = done.iter().position(|done| Arc::ptr_eq(done, stream));
                 place.map(|place| drop(done.swap_remove(place))).is_some()
             }
             // The other thread has dropped it, and no third owner is possible.
-            Swept::Watched(watched) => Arc::strong_count(watched) == 1,
+            SweptWork::Watched(watched) => Arc::strong_count(watched) == 1,
         });
     }
 }

@@ -36,12 +36,12 @@ const LATER: Duration = Duration::from_millis(1);
 /// Clock of a GPU: bases for the times of events, and unused events.
 #[derive(Default)]
 pub(crate) struct GpuClock {
-    bases: Mutex<Bases>,
+    bases: Mutex<TimestampBases>,
     spare: Mutex<Vec<EventHandle>>,
 }
 
 #[derive(Default)]
-struct Bases {
+struct TimestampBases {
     /// Last one is in use for new timestamps; the others are those of old ones.
     all: Vec<Arc<Base>>,
     /// Stream on which nothing else runs.
@@ -60,7 +60,7 @@ struct Base {
 impl GpuClock {
     /// Frees stream and events; the GPU's context must be current, and they must be unused.
     pub(crate) fn destroy(&self) {
-        let Bases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
+        let TimestampBases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
         let spare = std::mem::take(&mut *lock(&self.spare));
         for event in all.iter().map(|base| base.event).chain(spare) {
             // SAFETY: the driver made it, and it is not in use.
@@ -91,7 +91,7 @@ impl GpuClock {
     }
 
     /// Puts a new base in place of the old one, and lets go of those that no timestamp needs.
-    fn renew(&self, gpu: &Gpu, bases: &mut Bases, limit: Duration) -> Result<()> {
+    fn renew(&self, gpu: &Gpu, bases: &mut TimestampBases, limit: Duration) -> Result<()> {
         let stream = match bases.stream {
             Some(stream) => stream,
             None => *bases.stream.insert(gpu.create_stream()?),

@@ -260,7 +260,7 @@ fn refuses_a_captured_stream() {
     let stream = unsafe { gpu.foreign_stream(std::ptr::null_mut(), Arc::new(())) };
     let stamp = stream.timestamp();
     assert!(stamp.has_passed() && stamp.moment().is_none(), "it would be drawn into the graph");
-    for outcome in [stream.let_wait(&queue), stream.wait_for(&queue)] {
+    for outcome in [stream.make_queue_wait(&queue), stream.wait_for(&queue)] {
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains("is capturing a graph") && error.contains("on cuda:0"), "{error}");
     }

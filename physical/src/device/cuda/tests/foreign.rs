@@ -70,7 +70,7 @@ fn read_in_order(library: &Library, byte: u8, without: Without) -> bool {
     queue.check().unwrap();
     library.fill(byte);
     if without != Without::LetWait {
-        stream.let_wait(&queue).unwrap();
+        stream.make_queue_wait(&queue).unwrap();
     }
     copy.write_all().unwrap().copy_from(&library.tensor(&queue).read_all().unwrap()).unwrap();
     if without != Without::WaitFor {
@@ -86,14 +86,14 @@ fn written_in_order(library: &Library, byte: u8, without: Without) -> bool {
     let stream = library.shared();
     let tensor = library.tensor(&queue);
     let numbers = Buffer::from_slice(&[byte ^ 0xff; BYTES]).unwrap();
-    stream.let_wait(&queue).unwrap();
+    stream.make_queue_wait(&queue).unwrap();
     tensor.write_all().unwrap().copy_from(&numbers.read_all().unwrap()).unwrap();
     if without != Without::WaitFor {
         stream.wait_for(&queue).unwrap();
     }
     library.fill(byte);
     if without != Without::LetWait {
-        stream.let_wait(&queue).unwrap();
+        stream.make_queue_wait(&queue).unwrap();
     }
     tensor.host::<u8>().unwrap().iter().all(|read| *read == byte)
 }
@@ -138,7 +138,7 @@ fn another_devices_queue_is_refused() {
     let stream = Library::new(&gpu, None).shared();
     for queue in [Queue::host(), Late::new(1).queue()] {
         assert_eq!(raw_stream(&queue), None);
-        for error in [stream.let_wait(&queue).unwrap_err(), stream.wait_for(&queue).unwrap_err()] {
+        for error in [stream.make_queue_wait(&queue).unwrap_err(), stream.wait_for(&queue).unwrap_err()] {
             let error = error.to_string();
             assert!(error.contains(queue.name()) && error.contains("on cuda:0"), "{error}");
         }
@@ -162,7 +162,7 @@ fn a_queue_of_ours_waits_when_another_library_says_so() {
     let own = unsafe { gpu.foreign_stream(raw_stream(&queue).unwrap(), Arc::new(queue.clone())) };
     library.fill(7);
     let other = gpu.queue().unwrap();
-    library.shared().let_wait(&other).unwrap();
+    library.shared().make_queue_wait(&other).unwrap();
     own.wait_for(&other).unwrap();
     assert!(library.tensor(&queue).host::<u8>().unwrap().iter().all(|byte| *byte == 7));
 }

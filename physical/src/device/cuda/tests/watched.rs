@@ -2,10 +2,10 @@
 //! never comes is released, and all work after it fails.
 
 use super::super::enqueue::{address, enqueue};
-use super::super::{CudaQueue, Watch};
+use super::super::{CudaQueue, FailureWatch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
-use crate::device::{WaitPlace, at};
+use crate::device::{SyncPoint, at};
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUpointer_attribute, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ impl Word {
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
             // SAFETY: the word is pinned memory, which the stream holds.
             let waits = || unsafe { sys::cuStreamWaitValue32_v2(work.stream().0, word, 1, WAIT) };
-            work.expect(at(WaitPlace::OfTest, waits), "wait for a word")
+            work.expect(at(SyncPoint::OfTest, waits), "wait for a word")
         })
         .unwrap();
     }
@@ -65,12 +65,12 @@ impl Peer {
     fn watch(queue: &Queue, word: &Arc<Word>, is_lost: bool) -> Arc<Self> {
         let looks = AtomicUsize::new(0);
         let peer = Arc::new(Peer { queue: queue.clone(), word: Arc::clone(word), looks, is_lost });
-        CudaQueue::of(queue).unwrap().watch(Arc::clone(&peer) as Arc<dyn Watch>);
+        CudaQueue::of(queue).unwrap().watch(Arc::clone(&peer) as Arc<dyn FailureWatch>);
         peer
     }
 }
 
-impl Watch for Peer {
+impl FailureWatch for Peer {
     fn look(&self) -> bool {
         if self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
             return true;
@@ -117,7 +117,7 @@ struct Unseen {
     looks: AtomicUsize,
 }
 
-impl Watch for Unseen {
+impl FailureWatch for Unseen {
     fn look(&self) -> bool {
         let sweeps = std::thread::current().name() == Some("hexagram-watch");
         if sweeps || self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
@@ -134,7 +134,8 @@ fn work_that_is_done_is_looked_at_before_anybody_relies_on_it() {
     for reads in [false, true] {
         let [own, reader] = [(); 2].map(|()| gpu.queue().unwrap());
         let x = Buffer::from_slice_on(&own, &[1.0f32, 2.0]).unwrap();
-        let watch: Arc<dyn Watch> = Arc::new(Unseen { queue: own.clone(), looks: AtomicUsize::new(0) });
+        let watch: Arc<dyn FailureWatch> =
+            Arc::new(Unseen { queue: own.clone(), looks: AtomicUsize::new(0) });
         CudaQueue::of(&own).unwrap().watch(watch);
         let error = if reads {
             let y = Buffer::zeroed_on(&reader, DType::F32, 2).unwrap();
@@ -161,7 +162,7 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     // A queue that only waits in order to write does not get the failure.
     let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
     for queue in [&third, &writer] {
-        at(WaitPlace::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
+        at(SyncPoint::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
     }
     assert!(event.wait(Duration::from_secs(60)));
     let named = |error: Error| assert!(error.to_string().contains("rank 1 is gone"), "{error}");
@@ -267,7 +268,7 @@ struct Beside {
     word: Arc<Word>,
 }
 
-impl Watch for Beside {
+impl FailureWatch for Beside {
     fn look(&self) -> bool {
         if count(c"held_up") == 0 {
             return true;

@@ -4,7 +4,7 @@
 //! operations complete immediately, without a dispatch table. Every NaN in a result is the NaN that [`ReduceOp`]
 //! defines.
 
-use super::elsewhere;
+use super::cross_device;
 use crate::device::codec::{Codec, CodecError};
 use crate::device::host;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ impl WriteView {
                 charge(|| Work::Fill { bytes: to.len() });
                 to.fill(0);
             }
-            None => elsewhere::clear(self),
+            None => cross_device::clear(self),
         }
     }
 
@@ -35,7 +35,7 @@ impl WriteView {
                 charge(|| Work::Copy { bytes: to.len() });
                 to.copy_from_slice(from);
             }
-            _ => elsewhere::copy(from, self)?,
+            _ => cross_device::copy(from, self)?,
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl WriteView {
         }
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => host::reduce(op, dtype, from, to),
-            _ => elsewhere::reduce(op, from, self)?,
+            _ => cross_device::reduce(op, from, self)?,
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl WriteView {
         }
         match self.host_bytes_mut() {
             Some(to) => host::scale(dtype, factor, to),
-            None => elsewhere::scale(factor, self),
+            None => cross_device::scale(factor, self),
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl WriteView {
         let dtype = weightable(self.dtype())?;
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => host::add_scaled(dtype, weight, from, to),
-            _ => elsewhere::add_scaled(weight, from, self)?,
+            _ => cross_device::add_scaled(weight, from, self)?,
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl WriteView {
                     .collect();
                 host::weighted_sum(dtype, &terms, to);
             }
-            None => elsewhere::weighted_sum(terms, self)?,
+            None => cross_device::weighted_sum(terms, self)?,
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl WriteView {
         }
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => Ok(host::encode(codec, from, to, seed)),
-            _ => elsewhere::encode(codec, from, self, seed),
+            _ => cross_device::encode(codec, from, self, seed),
         }
     }
 
@@ -171,7 +171,7 @@ impl WriteView {
         encodable(self.dtype())?;
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => Ok(host::decode(codec, from, weight, to)),
-            _ => elsewhere::decode(codec, from, weight, self),
+            _ => cross_device::decode(codec, from, weight, self),
         }
     }
 }
@@ -197,16 +197,16 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`Buffer::zeroed_on`].
-    pub fn beside(&self, dtype: DType, len: usize) -> Result<Buffer> {
+    pub fn zeroed_same_device(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Buffer::zeroed_on(&self.queue(), dtype, len)
     }
 
     /// Returns a copy of the elements, in memory of the same kind, on the same queue.
     ///
     /// # Errors
-    /// As [`Buffer::beside`] and [`Buffer::read`].
+    /// As [`Buffer::zeroed_same_device`] and [`Buffer::read`].
     pub fn copied(&self) -> Result<Buffer> {
-        let copy = self.beside(self.dtype(), self.len())?;
+        let copy = self.zeroed_same_device(self.dtype(), self.len())?;
         copy.write_all()?.copy_from(&self.read_all()?)?;
         Ok(copy)
     }

@@ -13,21 +13,21 @@
 
 pub(super) mod outbox;
 
-use super::endpoint::{IpcEndpoint, State};
-use super::notice::Notice;
+use super::contribution::Contribution;
+use super::endpoint::{EndpointState, IpcEndpoint};
 use crate::device::Queue;
-use crate::device_paths::path::mail;
-use crate::device_paths::path::mail::Mail;
+use crate::device_paths::device_path::control_message;
+use crate::device_paths::device_path::control_message::PendingNumbers;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
-use crate::transport::{Got, Label, Land, Source, Ticket};
-use outbox::{Incoming, Outbox, Position, take};
+use crate::transport::{Label, ReceiveMode, Received, Source, Ticket};
+use outbox::{IncomingMessage, MessageOutbox, Position, take};
 
 /// Kinds of mail, and how many numbers each has.
 const REPLIES: usize = 0;
 const REPLY: usize = 1;
 const NOTICES: usize = 1;
-const NOTICE: usize = 3 + Notice::NUMBERS;
+const NOTICE: usize = 3 + Contribution::NUMBERS;
 
 /// A message that is to be sent.
 struct Sending {
@@ -44,9 +44,9 @@ struct Sending {
 }
 
 /// Point to which a receive has come.
-enum Stage {
+enum ReceiveStage {
     /// Its message was not announced.
-    Expecting(Mail),
+    Expecting(PendingNumbers),
     /// The sender of this message has been told.
     Replied { number: u64 },
     /// The message was taken.
@@ -59,14 +59,14 @@ struct Receiving {
     label: Label,
     queue: Queue,
     /// `None` once it is taken, or given up.
-    to: Option<(WriteView, Land)>,
-    stage: Stage,
+    to: Option<(WriteView, ReceiveMode)>,
+    stage: ReceiveStage,
     mail: Vec<Ticket>,
-    got: Got,
+    got: Received,
 }
 
 /// A message that lies ready.
-struct Ready {
+struct AnnouncedMessage {
     /// Number of the message among all that its sender has announced.
     number: u64,
     /// Number in the order of all before which everything has to be enqueued.
@@ -80,12 +80,12 @@ pub(super) struct Messages {
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
     /// Mail that is to come, with the rank that sends it.
-    replies: Vec<(usize, Mail)>,
-    notices: Vec<(usize, Mail)>,
-    ready: Vec<Ready>,
+    replies: Vec<(usize, PendingNumbers)>,
+    notices: Vec<(usize, PendingNumbers)>,
+    ready: Vec<AnnouncedMessage>,
     /// Number of messages that were announced so far, by receiver.
     announced: Vec<u64>,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: MessageOutbox,
 }
 
 impl Messages {
@@ -98,7 +98,7 @@ impl Messages {
             notices: Vec::new(),
             ready: Vec::new(),
             announced: vec![0; ranks],
-            outbox: Outbox::new(ranks),
+            outbox: MessageOutbox::new(ranks),
         }
     }
 
@@ -112,7 +112,7 @@ impl IpcEndpoint {
     /// Announces a message to its receiver.
     pub(super) fn announce(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         ticket: Ticket,
         to: usize,
         label: Label,
@@ -124,7 +124,12 @@ impl IpcEndpoint {
         let number = messages.announced[to];
         messages.announced[to] += 1;
         let mail = vec![self.tell(to, label, &[bytes as u64, number])?];
-        let reply = Mail::expect(&*self.transport, Source::Rank(to), mail::label(REPLIES, REPLY)?, REPLY)?;
+        let reply = PendingNumbers::expect(
+            &*self.transport,
+            Source::Rank(to),
+            control_message::label(REPLIES, REPLY)?,
+            REPLY,
+        )?;
         messages.replies.push((to, reply));
         messages.sending.push(Sending { ticket, label, to, number, view: Some(view), mail, bytes });
         Ok(())
@@ -133,27 +138,27 @@ impl IpcEndpoint {
     /// Expects the announcement of a message.
     pub(super) fn await_announcement(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         ticket: Ticket,
         from: Source,
         label: Label,
-        (view, land): (WriteView, Land),
+        (view, land): (WriteView, ReceiveMode),
     ) -> Result<()> {
         let queue = view.queue();
         self.reach.queue(&queue, &label)?;
-        let stage = Stage::Expecting(Mail::expect(&*self.transport, from, label, 2)?);
-        let got = Got { peer: self.reach.rank, bytes: 0 };
+        let stage = ReceiveStage::Expecting(PendingNumbers::expect(&*self.transport, from, label, 2)?);
+        let got = Received { peer: self.reach.rank, bytes: 0 };
         let to = Some((view, land));
         state.messages.receiving.push(Receiving { ticket, label, queue, to, stage, mail: Vec::new(), got });
         Ok(())
     }
 
     fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
-        mail::post(&*self.transport, &self.tally, to, label, numbers)
+        control_message::post(&*self.transport, &self.tally, to, label, numbers)
     }
 
     /// Goes on with all messages; returns true if any has moved.
-    pub(super) fn advance_messages(&self, state: &mut State) -> bool {
+    pub(super) fn advance_messages(&self, state: &mut EndpointState) -> bool {
         if state.messages.are_idle() {
             return false;
         }
@@ -165,8 +170,8 @@ impl IpcEndpoint {
     }
 
     /// Replies to announcements that have come.
-    fn answer_announcements(&self, state: &mut State) -> bool {
-        let State { tickets, messages, .. } = state;
+    fn answer_announcements(&self, state: &mut EndpointState) -> bool {
+        let EndpointState { tickets, messages, .. } = state;
         let Messages { receiving, notices, .. } = messages;
         let mut has_moved = false;
         receiving.retain_mut(|receiving| match self.answer(notices, receiving) {
@@ -185,26 +190,26 @@ impl IpcEndpoint {
     }
 
     /// Replies to the announcement of a message, once that has come.
-    fn answer(&self, notices: &mut Vec<(usize, Mail)>, receiving: &mut Receiving) -> Result<bool> {
-        let Stage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
+    fn answer(&self, notices: &mut Vec<(usize, PendingNumbers)>, receiving: &mut Receiving) -> Result<bool> {
+        let ReceiveStage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
         let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
         let Some((view, land)) = &receiving.to else { return Ok(false) };
         let room = view.byte_len();
-        let fits = if *land == Land::AtMost { bytes <= room as u64 } else { bytes == room as u64 };
+        let fits = if *land == ReceiveMode::AtMost { bytes <= room as u64 } else { bytes == room as u64 };
         if !fits {
             let peer = self.reach.health.peers()[from].clone();
             return Err(receiving.label.wrong_size(bytes, room, peer));
         }
-        receiving.got = Got { peer: from, bytes: bytes as usize };
-        receiving.mail.push(self.tell(from, mail::label(REPLIES, REPLY)?, &[number])?);
-        let label = mail::label(NOTICES, NOTICE)?;
-        notices.push((from, Mail::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
-        receiving.stage = Stage::Replied { number };
+        receiving.got = Received { peer: from, bytes: bytes as usize };
+        receiving.mail.push(self.tell(from, control_message::label(REPLIES, REPLY)?, &[number])?);
+        let label = control_message::label(NOTICES, NOTICE)?;
+        notices.push((from, PendingNumbers::expect(&*self.transport, Source::Rank(from), label, NOTICE)?));
+        receiving.stage = ReceiveStage::Replied { number };
         Ok(true)
     }
 
     /// Sends the messages whose receivers have replied.
-    fn read_replies(&self, state: &mut State) -> bool {
+    fn read_replies(&self, state: &mut EndpointState) -> bool {
         let replies = self.read::<REPLY>(state, |messages| &mut messages.replies);
         for (to, [number]) in &replies {
             let is_it = |sending: &Sending| sending.to == *to && sending.number == *number;
@@ -218,7 +223,7 @@ impl IpcEndpoint {
     }
 
     /// Lets a message lie ready, and tells its receiver.
-    fn send(&self, state: &mut State, at: usize) -> Result<()> {
+    fn send(&self, state: &mut EndpointState, at: usize) -> Result<()> {
         let Some(view) = state.messages.sending[at].view.take() else { return Ok(()) };
         let Sending { ticket, label, to, number, bytes, .. } = state.messages.sending[at];
         let queue = view.queue();
@@ -230,21 +235,21 @@ impl IpcEndpoint {
         // After the copy is enqueued, so that nothing before it is left out.
         let numbers = [number, position.number.into(), self.order.begun()];
         let numbers: Vec<u64> = numbers.into_iter().chain(position.notice.to_numbers()).collect();
-        let notice = self.tell(to, mail::label(NOTICES, NOTICE)?, &numbers)?;
+        let notice = self.tell(to, control_message::label(NOTICES, NOTICE)?, &numbers)?;
         state.messages.sending[at].mail.push(notice);
         Ok(())
     }
 
     /// Reads notices of messages that lie ready.
-    fn read_notices(&self, state: &mut State) -> bool {
+    fn read_notices(&self, state: &mut EndpointState) -> bool {
         let notices = self.read::<NOTICE>(state, |messages| &mut messages.notices);
         for (from, numbers) in &notices {
             let &[number, position, before, ref notice @ ..] = numbers;
-            let position = Position { number: position as u32, notice: Notice::from_numbers(notice) };
+            let position = Position { number: position as u32, notice: Contribution::from_numbers(notice) };
             if !self.order.has_come(before) {
                 self.order.ring(before, &self.bell);
             }
-            state.messages.ready.push(Ready { number, before, from: *from, position });
+            state.messages.ready.push(AnnouncedMessage { number, before, from: *from, position });
         }
         !notices.is_empty()
     }
@@ -252,8 +257,8 @@ impl IpcEndpoint {
     /// Takes mail that has come. What waits for a rank from which none can come fails.
     fn read<const N: usize>(
         &self,
-        state: &mut State,
-        list: impl Fn(&mut Messages) -> &mut Vec<(usize, Mail)>,
+        state: &mut EndpointState,
+        list: impl Fn(&mut Messages) -> &mut Vec<(usize, PendingNumbers)>,
     ) -> Vec<(usize, [u64; N])> {
         let mut come = Vec::new();
         let mut failed = Vec::new();
@@ -273,15 +278,15 @@ impl IpcEndpoint {
     }
 
     /// Takes messages that lie ready, once all is enqueued that their senders may have enqueued before.
-    fn take_ready(&self, state: &mut State) -> bool {
+    fn take_ready(&self, state: &mut EndpointState) -> bool {
         let mut has_moved = false;
         // Of one sender, the first comes first: what was to be enqueued before a later one is no less.
-        let is_next = |ready: &Ready| self.order.has_come(ready.before);
+        let is_next = |ready: &AnnouncedMessage| self.order.has_come(ready.before);
         while let Some(at) = state.messages.ready.iter().position(is_next) {
             has_moved = true;
             let ready = state.messages.ready.remove(at);
             let is_it = |receiving: &Receiving| {
-                let Stage::Replied { number } = receiving.stage else { return false };
+                let ReceiveStage::Replied { number } = receiving.stage else { return false };
                 receiving.got.peer == ready.from && number == ready.number
             };
             let Some(at) = state.messages.receiving.iter().position(is_it) else { continue };
@@ -293,13 +298,13 @@ impl IpcEndpoint {
     }
 
     /// Takes a message.
-    fn receive(&self, state: &mut State, at: usize, position: Position) -> Result<()> {
+    fn receive(&self, state: &mut EndpointState, at: usize, position: Position) -> Result<()> {
         let Receiving { label, queue, to, stage, got, .. } = &mut state.messages.receiving[at];
-        *stage = Stage::Enqueued;
+        *stage = ReceiveStage::Enqueued;
         let label = *label;
         let to = to.take();
         let queue = queue.clone();
-        let message = Incoming { from: got.peer, bytes: got.bytes, position };
+        let message = IncomingMessage { from: got.peer, bytes: got.bytes, position };
         self.follow(state, &queue);
         take(&self.reach, label, &queue, &message, to)?;
         self.note_last(state, &queue);
@@ -307,10 +312,10 @@ impl IpcEndpoint {
     }
 
     /// Ends messages that are enqueued and have told the other rank all that it needs.
-    fn finish_messages(&self, state: &mut State) -> bool {
-        let State { tickets, messages, .. } = state;
+    fn finish_messages(&self, state: &mut EndpointState) -> bool {
+        let EndpointState { tickets, messages, .. } = state;
         let mut has_moved = false;
-        let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Got| {
+        let mut is_over = |ticket: Ticket, mail: &mut Vec<Ticket>, is_enqueued: bool, got: Received| {
             let outcome = match self.are_out(mail) {
                 Ok(are_out) if !are_out || !is_enqueued => return false,
                 outcome => outcome.map(|_| got),
@@ -320,10 +325,10 @@ impl IpcEndpoint {
             true
         };
         messages.sending.retain_mut(|Sending { ticket, mail, view, to, bytes, .. }| {
-            !is_over(*ticket, mail, view.is_none(), Got { peer: *to, bytes: *bytes })
+            !is_over(*ticket, mail, view.is_none(), Received { peer: *to, bytes: *bytes })
         });
         messages.receiving.retain_mut(|Receiving { ticket, mail, stage, got, .. }| {
-            !is_over(*ticket, mail, matches!(stage, Stage::Enqueued), *got)
+            !is_over(*ticket, mail, matches!(stage, ReceiveStage::Enqueued), *got)
         });
         has_moved
     }
@@ -331,7 +336,7 @@ impl IpcEndpoint {
     /// Returns true once this mail is out.
     fn are_out(&self, mail: &mut Vec<Ticket>) -> Result<bool> {
         while let Some(last) = mail.last() {
-            if !mail::is_sent(&*self.transport, *last)? {
+            if !control_message::is_sent(&*self.transport, *last)? {
                 return Ok(false);
             }
             mail.pop();
@@ -341,7 +346,7 @@ impl IpcEndpoint {
 
     /// Ends all messages after the failure of one, as this rank may wait for another of them first, whose sender waits for
     /// the one that has failed.
-    fn fail_messages(&self, state: &mut State, error: &Error) {
+    fn fail_messages(&self, state: &mut EndpointState, error: &Error) {
         let Messages { sending, receiving, .. } = &state.messages;
         let sent = sending.iter().map(|sending| sending.ticket);
         let tickets: Vec<Ticket> = sent.chain(receiving.iter().map(|receiving| receiving.ticket)).collect();
@@ -356,7 +361,7 @@ impl IpcEndpoint {
     }
 
     /// Gives a message up, if the ticket is of one.
-    pub(super) fn cancel_message(&self, state: &mut State, ticket: Ticket) {
+    pub(super) fn cancel_message(&self, state: &mut EndpointState, ticket: Ticket) {
         let Messages { sending, receiving, .. } = &mut state.messages;
         if let Some(at) = sending.iter().position(|sending| sending.ticket == ticket) {
             let sending = sending.remove(at);
@@ -365,12 +370,12 @@ impl IpcEndpoint {
         let Some(at) = receiving.iter().position(|receiving| receiving.ticket == ticket) else { return };
         match &receiving[at].stage {
             // The message comes, and its sender wants its memory back.
-            Stage::Replied { .. } => receiving[at].to = None,
-            Stage::Expecting(mail) => {
+            ReceiveStage::Replied { .. } => receiving[at].to = None,
+            ReceiveStage::Expecting(mail) => {
                 mail.cancel(&*self.transport);
                 receiving.remove(at);
             }
-            Stage::Enqueued => {
+            ReceiveStage::Enqueued => {
                 let receiving = receiving.remove(at);
                 receiving.mail.iter().for_each(|mail| self.transport.cancel(*mail));
             }
@@ -379,8 +384,8 @@ impl IpcEndpoint {
 }
 
 /// Ends what waits for mail of a rank from which none can come.
-fn fail_peer(state: &mut State, peer: usize, error: &Error) {
-    let State { tickets, messages, .. } = state;
+fn fail_peer(state: &mut EndpointState, peer: usize, error: &Error) {
+    let EndpointState { tickets, messages, .. } = state;
     messages.sending.retain(|sending| {
         let goes_on = sending.to != peer || sending.view.is_none();
         if !goes_on {
@@ -389,7 +394,7 @@ fn fail_peer(state: &mut State, peer: usize, error: &Error) {
         goes_on
     });
     messages.receiving.retain(|receiving| {
-        let waits = matches!(receiving.stage, Stage::Replied { .. }) && receiving.got.peer == peer;
+        let waits = matches!(receiving.stage, ReceiveStage::Replied { .. }) && receiving.got.peer == peer;
         if waits {
             tickets.finish(receiving.ticket, Err(error.clone()));
         }

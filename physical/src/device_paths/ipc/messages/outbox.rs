@@ -5,15 +5,15 @@
 
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
 use crate::device::{Queue, go_on};
-use crate::device_paths::ipc::collectives::{Reach, copy};
-use crate::device_paths::ipc::memory::Bucket;
-use crate::device_paths::ipc::notice::Notice;
-use crate::device_paths::ipc::watch::{Awaited, Flight};
-use crate::device_paths::ipc::words::has_come;
+use crate::device_paths::ipc::collectives::{EndpointReach, copy};
+use crate::device_paths::ipc::contribution::Contribution;
+use crate::device_paths::ipc::memory::RegisteredMemory;
+use crate::device_paths::ipc::sync_pages::has_come;
+use crate::device_paths::ipc::watch::{AwaitedWords, OperationInFlight};
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::runtime;
-use crate::transport::{Label, Land};
+use crate::transport::{Label, ReceiveMode};
 use crate::waiting::lock::lock;
 use crate::waiting::stopwatch::Stopwatch;
 use std::sync::atomic::Ordering;
@@ -27,26 +27,26 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(1);
 
 /// Messages of endpoints that have closed, which their receivers may still take.
-static LEFT: Mutex<Vec<(Arc<Reach>, Sent)>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<(Arc<EndpointReach>, SentMessage)>> = Mutex::new(Vec::new());
 
 /// A message that its receiver may not have taken.
-struct Sent {
+struct SentMessage {
     to: usize,
     /// Number of the message among all to its receiver.
     number: u32,
     /// Memory in which it lies.
-    _bucket: Arc<Bucket>,
+    _bucket: Arc<RegisteredMemory>,
 }
 
-impl Sent {
-    fn is_taken(&self, reach: &Reach) -> bool {
+impl SentMessage {
+    fn is_taken(&self, reach: &EndpointReach) -> bool {
         has_come(reach.words.taken(self.to), self.number)
     }
 }
 
 /// Messages of one endpoint that lie ready for their receivers.
-pub(crate) struct Outbox {
-    messages: Vec<Sent>,
+pub(crate) struct MessageOutbox {
+    messages: Vec<SentMessage>,
     /// Number of messages so far, by receiver.
     numbers: Vec<u32>,
 }
@@ -54,13 +54,13 @@ pub(crate) struct Outbox {
 /// Position of a message among all to its receiver, and in memory.
 pub(crate) struct Position {
     pub(crate) number: u32,
-    pub(crate) notice: Notice,
+    pub(crate) notice: Contribution,
 }
 
-impl Outbox {
+impl MessageOutbox {
     /// Creates one for a rank among so many.
     pub(crate) fn new(ranks: usize) -> Self {
-        Outbox { messages: Vec::new(), numbers: vec![0; ranks] }
+        MessageOutbox { messages: Vec::new(), numbers: vec![0; ranks] }
     }
 
     /// Enqueues the copy of a message for a rank.
@@ -70,7 +70,7 @@ impl Outbox {
     /// [`Error::System`](crate::Error::System) if memory runs out, or the driver refuses.
     pub(crate) fn put(
         &mut self,
-        reach: &Arc<Reach>,
+        reach: &Arc<EndpointReach>,
         label: &Label,
         view: &ReadView,
         to: usize,
@@ -88,12 +88,12 @@ impl Outbox {
             copy(work, address(&from), notice.address, bytes)?;
             reach.words.tell_sent(work, to, number)
         })?;
-        self.messages.push(Sent { to, number, _bucket: bucket });
+        self.messages.push(SentMessage { to, number, _bucket: bucket });
         Ok(Position { number, notice })
     }
 
     /// Waits until all messages are taken, at most a few seconds, and keeps those that are not.
-    pub(crate) fn close(&mut self, reach: &Arc<Reach>) {
+    pub(crate) fn close(&mut self, reach: &Arc<EndpointReach>) {
         let mut waited = Stopwatch::start();
         loop {
             self.messages.retain(|message| !message.is_taken(reach));
@@ -114,7 +114,7 @@ pub(crate) fn clear_away() {
 }
 
 /// A message that lies ready for this rank.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingMessage {
     pub(crate) from: usize,
     pub(crate) bytes: usize,
     pub(crate) position: Position,
@@ -126,13 +126,13 @@ pub(crate) struct Incoming {
 /// [`Error::Usage`](crate::Error::Usage) if the message is gone; [`Error::System`](crate::Error::System) if the driver
 /// refuses.
 pub(crate) fn take(
-    reach: &Arc<Reach>,
+    reach: &Arc<EndpointReach>,
     label: Label,
     queue: &Queue,
-    message: &Incoming,
-    to: Option<(WriteView, Land)>,
+    message: &IncomingMessage,
+    to: Option<(WriteView, ReceiveMode)>,
 ) -> Result<()> {
-    let Incoming { from, bytes, position } = message;
+    let IncomingMessage { from, bytes, position } = message;
     let mut held = Vec::new();
     let source = reach.find(*from, &position.notice, *bytes, &mut held)?;
     let to = to.map(|(view, land)| (view.span().first(*bytes), land));
@@ -150,16 +150,16 @@ pub(crate) fn take(
         stored
     });
     if waits {
-        let awaited = Awaited::Message { from: *from, number: position.number, taken };
-        reach.queue(queue, &label)?.watch(Arc::new(Flight::new(reach, queue, label, awaited)));
+        let awaited = AwaitedWords::Message { from: *from, number: position.number, taken };
+        reach.queue(queue, &label)?.watch(Arc::new(OperationInFlight::new(reach, queue, label, awaited)));
     }
     enqueued
 }
 
 /// Enqueues what a message does to the memory of its receiver.
-fn store(work: &mut PathWork<'_>, from: u64, to: &Span, land: Land) -> Result<()> {
+fn store(work: &mut PathWork<'_>, from: u64, to: &Span, land: ReceiveMode) -> Result<()> {
     match land {
-        Land::Reduce(op) => work.reduce(op, from, to),
-        Land::Copy | Land::AtMost => copy(work, from, address(to), to.byte_len()),
+        ReceiveMode::Reduce(op) => work.reduce(op, from, to),
+        ReceiveMode::Copy | ReceiveMode::AtMost => copy(work, from, address(to), to.byte_len()),
     }
 }

@@ -16,7 +16,7 @@ fn memory_that_comes_back_unused_may_be_written_by_another_queue_at_once() {
     // Work of the first queue is not done before the end.
     let word = Word::new(&own);
     word.wait_on(&own);
-    let address = |bucket: &crate::device_paths::ipc::memory::Bucket| bucket.notice(0).address;
+    let address = |bucket: &crate::device_paths::ipc::memory::RegisteredMemory| bucket.notice(0).address;
     let first = exports.take(CudaQueue::of(&own).unwrap(), 4000).unwrap();
     let place = address(&first);
     // An operation was cancelled before it was enqueued.

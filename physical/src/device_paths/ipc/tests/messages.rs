@@ -10,7 +10,7 @@ use crate::testing::spawn;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::operation::Operation;
 use crate::transport::tag::Tag;
-use crate::transport::{Label, Land, Source, TransportKind};
+use crate::transport::{Label, ReceiveMode, Source, TransportKind};
 use crate::waiting::drive::block_on;
 use std::sync::Barrier;
 
@@ -28,7 +28,13 @@ impl End {
     }
 
     /// Posts the receive of a message.
-    pub(super) fn receive(&self, from: Source, label: Label, to: &Buffer, land: Land) -> Operation<'_> {
+    pub(super) fn receive(
+        &self,
+        from: Source,
+        label: Label,
+        to: &Buffer,
+        land: ReceiveMode,
+    ) -> Operation<'_> {
         let ticket = self.transport.post_recv(from, label, to.write_all().unwrap(), land);
         Operation::new(self.terms(), ticket, from, label)
     }
@@ -60,12 +66,17 @@ fn around(end: &End) -> Vec<Vec<u8>> {
     let size = end.transport.size();
     let next = (rank + 1) % size;
     let before = Source::Rank((rank + size - 1) % size);
-    let lands = [Land::Copy, Land::Reduce(ReduceOp::Sum), Land::Reduce(ReduceOp::Max), Land::AtMost];
+    let lands = [
+        ReceiveMode::Copy,
+        ReceiveMode::Reduce(ReduceOp::Sum),
+        ReceiveMode::Reduce(ReduceOp::Max),
+        ReceiveMode::AtMost,
+    ];
     let kind = |lane: usize| {
         let dtype = DType::ALL[lane % DType::ALL.len()];
         let land = lands[lane % lands.len()];
         let len = LENGTHS[lane / lands.len() % LENGTHS.len()];
-        (dtype, land, len, if land == Land::AtMost { len + 5 } else { len })
+        (dtype, land, len, if land == ReceiveMode::AtMost { len + 5 } else { len })
     };
     let lanes = 0..lands.len() * LENGTHS.len() * 2;
     let begin_send = |lane| {
@@ -144,7 +155,7 @@ fn messages_and_collectives_do_not_wait_for_each_other_in_a_circle() {
                     1 => end.send((rank + 1) % 3, label(rank), &from),
                     _ => {
                         let before = (rank + 2) % 3;
-                        let land = Land::Reduce(ReduceOp::Sum);
+                        let land = ReceiveMode::Reduce(ReduceOp::Sum);
                         end.receive(Source::Rank(before), label(before), &to, land)
                     }
                 };
@@ -176,12 +187,13 @@ fn a_receive_that_is_given_up_holds_nobody_up() {
             return;
         }
         let to = Buffer::zeroed_on(&end.queues[0], DType::F32, 10).unwrap();
-        let ticket = end.transport.post_recv(Source::Rank(0), label(0), to.write_all().unwrap(), Land::Copy);
+        let ticket =
+            end.transport.post_recv(Source::Rank(0), label(0), to.write_all().unwrap(), ReceiveMode::Copy);
         while end.transport.moved(ticket) == 0 {
             end.transport.progress();
         }
         end.transport.cancel(ticket);
-        end.wait(end.receive(Source::Rank(0), label(1), &to, Land::Copy)).unwrap();
+        end.wait(end.receive(Source::Rank(0), label(1), &to, ReceiveMode::Copy)).unwrap();
         assert!(end.bytes(&to) == end.bytes(&from));
     });
 }
@@ -199,7 +211,7 @@ fn a_message_of_another_size_is_a_mismatch() {
         let buffer = end.numbers(DType::F32, 0, 10 + world.rank());
         let operation = match world.rank() {
             0 => end.send(1, label, &buffer),
-            _ => end.receive(Source::Rank(0), label, &buffer, Land::Copy),
+            _ => end.receive(Source::Rank(0), label, &buffer, ReceiveMode::Copy),
         };
         end.wait(operation).unwrap_err().to_string()
     });
@@ -243,7 +255,7 @@ fn a_message_of_an_endpoint_that_closes_arrives() {
                 end.wait(sent).unwrap();
                 return;
             }
-            let received = end.receive(Source::Rank(0), label, &buffer, Land::Copy);
+            let received = end.receive(Source::Rank(0), label, &buffer, ReceiveMode::Copy);
             block_on(&*end.transport, received).unwrap();
             assert!(end.bytes(&buffer) == numbers(DType::F32, 0, 1000), "{transport}");
         });
@@ -259,7 +271,7 @@ pub(super) fn play(end: &End, queue: &Queue) -> Result<Buffer> {
     }
     let label = label(0, DType::F32, 100_000);
     let operation = match end.transport.rank() {
-        0 => end.receive(Source::Rank(1), label, &buffer, Land::Reduce(ReduceOp::Sum)),
+        0 => end.receive(Source::Rank(1), label, &buffer, ReceiveMode::Reduce(ReduceOp::Sum)),
         _ => end.send(0, label, &buffer),
     };
     end.wait(operation)?;

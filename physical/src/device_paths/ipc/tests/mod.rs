@@ -15,9 +15,9 @@ use crate::memory::dtype::{DType, ReduceOp};
 use crate::system::library::Library;
 use crate::testing::spawn;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Got, Label, Source, Transport, TransportKind};
+use crate::transport::{Label, Received, Source, Transport, TransportKind};
 use crate::waiting::drive::block_on;
 use crate::world::World;
 use half::{bf16, f16};
@@ -102,8 +102,8 @@ impl End {
         Label { tag: Tag::new(0, 0, sequence, 0).unwrap(), fingerprint }
     }
 
-    fn terms(&self) -> Terms<'_> {
-        Terms { transport: &*self.transport, poison: &self.poison, deadline: LONG }
+    fn terms(&self) -> OperationContext<'_> {
+        OperationContext { transport: &*self.transport, poison: &self.poison, deadline: LONG }
     }
 
     /// Posts an operation, which has to be offered.
@@ -120,7 +120,7 @@ impl End {
         Operation::new(self.terms(), ticket, Source::Any, label)
     }
 
-    fn wait(&self, operation: Operation<'_>) -> Result<Got> {
+    fn wait(&self, operation: Operation<'_>) -> Result<Received> {
         block_on(&*self.transport, operation)
     }
 

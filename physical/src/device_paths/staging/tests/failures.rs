@@ -16,13 +16,13 @@ fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
             let answer = end.label(OperationKind::SendRecv, DType::U8, 4);
             let [message, into] = [(); 2].map(|()| end.buffer(&[0u8; 4]));
             if world.rank() == 0 {
-                return end.wait(end.recv(question, &into, Land::Copy)).unwrap_err();
+                return end.wait(end.recv(question, &into, ReceiveMode::Copy)).unwrap_err();
             }
             let x = end.buffer(&[f32::NAN]);
             let codec = Whole { fixed: true };
             message.write_all().unwrap().encode(&codec, &x.read_all().unwrap(), 0).unwrap().unwrap();
             let asked = end.send(question, &message, 4);
-            let error = end.wait(end.recv(answer, &into, Land::Copy)).unwrap_err();
+            let error = end.wait(end.recv(answer, &into, ReceiveMode::Copy)).unwrap_err();
             assert!(matches!(end.wait(asked), Err(Error::NotFinite { .. })));
             error
         });
@@ -54,7 +54,7 @@ fn refuse(world: &World, open: &Barrier, awaits_answer: bool, queues: usize) {
     let message = end.buffer(&[0u8; 8]);
     let answer = Buffer::zeroed(DType::U8, 8).unwrap();
     if world.rank() == 1 {
-        let received = end.wait(end.recv(label, &message, Land::Copy));
+        let received = end.wait(end.recv(label, &message, ReceiveMode::Copy));
         let blames = matches!(&received, Err(Error::PeerFailed { culprit, .. }) if culprit.rank == 0);
         assert!(blames, "{received:?}");
         return;
@@ -66,7 +66,7 @@ fn refuse(world: &World, open: &Barrier, awaits_answer: bool, queues: usize) {
     copy.write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
     let send = end.send(label, &copy, 8);
     let outcome = match awaits_answer {
-        true => end.wait(end.recv(label, &answer, Land::Copy)),
+        true => end.wait(end.recv(label, &answer, ReceiveMode::Copy)),
         false => end.wait(send),
     };
     let names = matches!(&outcome, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
@@ -84,7 +84,7 @@ fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
             let number = end.buffer(&[1.0f32]);
             let label = end.label(OperationKind::SendRecv, DType::F32, 1);
             let into = Buffer::zeroed(DType::F32, 1).unwrap();
-            let received = end.recv(label, &into, Land::Copy);
+            let received = end.recv(label, &into, ReceiveMode::Copy);
             let sent = end.send(label, &number, 1);
             // The queue fails after the message was copied, and before it is posted.
             let refused = Buffer::zeroed_on(&number.queue(), DType::U8, 4).unwrap();
@@ -96,7 +96,7 @@ fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
             // From now on, another operation may copy the message that the codec refused to make.
             let label = end.label(OperationKind::SendRecv, DType::F32, 1);
             match end.wait(end.send(label, &number, 1)) {
-                Err(Error::NotFinite { index: 0, during: During::Nothing, .. }) => {}
+                Err(Error::NotFinite { index: 0, context: ErrorContext::Nothing, .. }) => {}
                 other => panic!("{transport}: {other:?}"),
             }
         });
@@ -116,7 +116,8 @@ fn no_copy_of_a_message_whose_codec_refused_is_sent() {
             let message = end.buffer(&[7u8; 8]);
             if world.rank() > 0 {
                 let from = Source::Rank(0);
-                let ticket = end.transport.post_recv(from, label, message.write_all().unwrap(), Land::Copy);
+                let ticket =
+                    end.transport.post_recv(from, label, message.write_all().unwrap(), ReceiveMode::Copy);
                 return end.wait(Operation::new(end.terms(), ticket, from, label)).is_ok();
             }
             let gradient = end.buffer(&[f32::NAN; 8]);

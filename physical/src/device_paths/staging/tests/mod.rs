@@ -1,7 +1,7 @@
 //! Every transport carries a device's memory as it does the host's; the waits for copies ensure it.
 
 use crate::device::Queue;
-use crate::error::{During, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::memory::Buffer;
 use crate::memory::dtype::{DType, Element, ReduceOp};
 use crate::testing::late::tests::{Whole, foreign};
@@ -9,9 +9,9 @@ use crate::testing::late::{Late, Omission};
 use crate::testing::{cases, on_threads, skipped_under_mpi, spawn, spawn_hosts};
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::native::AtOnce;
-use crate::transport::operation::{Operation, Poison, Terms};
+use crate::transport::operation::{Operation, OperationContext, Poison};
 use crate::transport::tag::Tag;
-use crate::transport::{Got, Label, Land, Source, Transport, TransportKind};
+use crate::transport::{Label, ReceiveMode, Received, Source, Transport, TransportKind};
 use crate::waiting::drive::{block_on, waker};
 use crate::world::World;
 use std::rc::Rc;
@@ -26,7 +26,12 @@ mod path;
 use codecs::Waiting;
 
 const LENGTHS: [usize; 4] = [0, 1, 1001, 70_003];
-const LANDS: [Land; 4] = [Land::Copy, Land::AtMost, Land::Reduce(ReduceOp::Sum), Land::Reduce(ReduceOp::Max)];
+const LANDS: [ReceiveMode; 4] = [
+    ReceiveMode::Copy,
+    ReceiveMode::AtMost,
+    ReceiveMode::Reduce(ReduceOp::Sum),
+    ReceiveMode::Reduce(ReduceOp::Max),
+];
 
 /// One rank's end, and the queues of its buffers.
 struct End {
@@ -41,8 +46,12 @@ impl End {
         End { transport: world.open(0).unwrap(), poison: Poison::default(), queues, sequence: 0 }
     }
 
-    fn terms(&self) -> Terms<'_> {
-        Terms { transport: &*self.transport, poison: &self.poison, deadline: Duration::from_secs(60) }
+    fn terms(&self) -> OperationContext<'_> {
+        OperationContext {
+            transport: &*self.transport,
+            poison: &self.poison,
+            deadline: Duration::from_secs(60),
+        }
     }
 
     /// A buffer on the next queue.
@@ -63,26 +72,26 @@ impl End {
         Operation::new(self.terms(), ticket, Source::Rank(to), label)
     }
 
-    fn recv(&self, label: Label, buffer: &Buffer, land: Land) -> Operation<'_> {
+    fn recv(&self, label: Label, buffer: &Buffer, land: ReceiveMode) -> Operation<'_> {
         let size = self.transport.size();
         let from = Source::Rank((self.transport.rank() + size - 1) % size);
         let ticket = self.transport.post_recv(from, label, buffer.write_all().unwrap(), land);
         Operation::new(self.terms(), ticket, from, label)
     }
 
-    fn wait(&self, work: impl Future<Output = Result<Got>>) -> Result<Got> {
+    fn wait(&self, work: impl Future<Output = Result<Received>>) -> Result<Received> {
         block_on(&*self.transport, work)
     }
 
     /// Sends recently written values once around the ring, and overwrites them immediately.
-    fn around<T: Element>(&mut self, mine: &[T], land: Land) -> Result<Vec<T>> {
+    fn around<T: Element>(&mut self, mine: &[T], land: ReceiveMode) -> Result<Vec<T>> {
         let len = mine.len();
         let label = self.label(OperationKind::SendRecv, T::DTYPE, len);
         let given = self.buffer(mine);
         let out = self.buffer(&vec![T::zeroed(); len]);
         let into = self.buffer(&mine.iter().rev().copied().collect::<Vec<T>>());
         // Where sizes are free, a part is sent.
-        let sent = if land == Land::AtMost { len / 2 } else { len };
+        let sent = if land == ReceiveMode::AtMost { len / 2 } else { len };
         out.write_all()?.copy_from(&given.read_all()?)?;
         let recv = self.recv(label, &into, land);
         let send = self.send(label, &out, sent);
@@ -242,7 +251,7 @@ fn equal_tags_stay_in_order_whatever_has_to_be_copied() {
         let places: Vec<Buffer> = (0..6).map(|_| end.buffer(&[-1.0f32])).collect();
         let sends: Vec<_> = messages.iter().map(|message| end.send(label, message, 1)).collect();
         for (at, into) in places.iter().enumerate() {
-            end.wait(end.recv(label, into, Land::Copy)).unwrap();
+            end.wait(end.recv(label, into, ReceiveMode::Copy)).unwrap();
             assert_eq!(*into.host::<f32>().unwrap(), [at as f32]);
         }
         for send in sends {
@@ -267,8 +276,8 @@ fn messages_of_a_lane_stay_in_order_whatever_has_to_be_copied() {
                 let sends = [end.send(first, &many, LONG), end.send(second, &one, 1)];
                 sends.into_iter().for_each(|send| assert!(end.wait(send).is_ok()));
             } else {
-                end.wait(end.recv(first, &many, Land::Reduce(ReduceOp::Sum))).unwrap();
-                end.wait(end.recv(second, &one, Land::Copy)).unwrap();
+                end.wait(end.recv(first, &many, ReceiveMode::Reduce(ReduceOp::Sum))).unwrap();
+                end.wait(end.recv(second, &one, ReceiveMode::Copy)).unwrap();
                 assert_eq!(many.host::<f32>().unwrap()[LONG - 1], 2.0);
             }
         });
@@ -289,7 +298,8 @@ fn the_end_of_a_copy_ends_the_park() {
             let start = Instant::now();
             let ticket = end.transport.post_send(0, label, buffer.read_all().unwrap());
             let into = Buffer::zeroed(DType::F32, LEN).unwrap();
-            let recv = end.transport.post_recv(Source::Rank(0), label, into.write_all().unwrap(), Land::Copy);
+            let recv =
+                end.transport.post_recv(Source::Rank(0), label, into.write_all().unwrap(), ReceiveMode::Copy);
             let waker = waker();
             for ticket in [ticket, recv] {
                 while end.transport.poll(ticket, &mut Context::from_waker(&waker)).is_pending() {
@@ -306,7 +316,7 @@ fn the_end_of_a_copy_ends_the_park() {
 /// Keeps the queue of `x` busy until the test also reaches the barrier.
 fn keep_busy(x: &Buffer) -> Arc<Barrier> {
     let busy = Arc::new(Barrier::new(2));
-    let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());
+    let [from, to] = [DType::F32, DType::U8].map(|dtype| x.zeroed_same_device(dtype, 1).unwrap());
     let work = Waiting(Arc::clone(&busy));
     to.write_all().unwrap().encode(&work, &from.read_all().unwrap(), 0).unwrap().unwrap();
     busy
@@ -349,7 +359,7 @@ fn operations_of_a_lane_begin_in_order_whatever_has_to_be_copied() {
             assert!(matches!(at_once(&labels[2]), AtOnce::Not), "two are not posted yet");
             busy.wait();
         }
-        let recv = end.recv(send, &into, Land::Copy);
+        let recv = end.recv(send, &into, ReceiveMode::Copy);
         let send = end.send(send, &message, 1);
         for native in natives {
             end.wait(native).unwrap();
@@ -382,7 +392,7 @@ fn ranks_with_different_devices_register_together() {
                         .unwrap();
                     let into = end.buffer(&[0.0f32; 70_000]);
                     let label = end.label(OperationKind::SendRecv, DType::F32, 70_000);
-                    let recv = end.recv(label, &into, Land::Copy);
+                    let recv = end.recv(label, &into, ReceiveMode::Copy);
                     end.wait(end.send(label, &buffer, 70_000)).unwrap();
                     end.wait(recv).unwrap();
                     assert_eq!(into.host::<f32>().unwrap()[round], 1.0);
@@ -412,7 +422,7 @@ fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
                 let label = end.label(OperationKind::SendRecv, DType::F32, len);
                 let into = sum.write(0..len).unwrap();
                 let ticket =
-                    end.transport.post_recv(Source::Rank(0), label, into, Land::Reduce(ReduceOp::Sum));
+                    end.transport.post_recv(Source::Rank(0), label, into, ReceiveMode::Reduce(ReduceOp::Sum));
                 end.wait(end.send(label, &numbers, len)).unwrap();
                 end.wait(Operation::new(end.terms(), ticket, Source::Rank(0), label)).unwrap();
                 allocations.push(late.allocations());
@@ -459,7 +469,7 @@ fn cancelled_operations_release_their_memory() {
             let label = end.label(OperationKind::SendRecv, DType::F32, 100_000);
             let buffer = end.buffer(&numbers(0, 100_000));
             let from = Source::Rank(1 - world.rank());
-            let ticket = end.transport.post_recv(from, label, buffer.write_all().unwrap(), Land::Copy);
+            let ticket = end.transport.post_recv(from, label, buffer.write_all().unwrap(), ReceiveMode::Copy);
             assert!(matches!(buffer.read_all(), Err(Error::Busy { .. })));
             end.transport.cancel(ticket);
             assert!(buffer.read_all().is_ok());

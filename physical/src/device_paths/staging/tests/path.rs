@@ -1,7 +1,7 @@
 //! Views of devices go by the path that the ranks have; those of the host never do.
 
 use super::*;
-use crate::device_paths::path::tests::Carrier;
+use crate::device_paths::device_path::tests::Carrier;
 use crate::device_paths::staging::Staging;
 
 /// An end whose endpoint has a path.
@@ -12,7 +12,7 @@ fn end(world: &World, queues: Vec<Queue>) -> (End, Rc<Carrier>) {
     let transport = Staging::with_path(
         transport,
         &device,
-        Rc::clone(&path) as Rc<dyn crate::device_paths::path::DevicePath>,
+        Rc::clone(&path) as Rc<dyn crate::device_paths::device_path::DevicePath>,
     );
     let end = End { transport, poison: Poison::default(), queues, sequence: 0 };
     (end, path)
@@ -110,7 +110,7 @@ fn ranks_without_a_path_attach_and_go_on() {
             let queue = if world.rank() == 1 { Queue::host() } else { late.queue() };
             assert_eq!(end.transport.devices().unwrap().attach(&queue, limit).unwrap(), None);
             assert_eq!(end.transport.devices().unwrap().attach(&queue, limit).unwrap(), None);
-            end.around(&numbers(world.rank(), 100), Land::Copy).unwrap();
+            end.around(&numbers(world.rank(), 100), ReceiveMode::Copy).unwrap();
         });
     }
 }

@@ -6,7 +6,7 @@
 //! the time that it takes or took. Larger changes are shared immediately.
 
 use super::{Flows, LARGEST, LinkNumber};
-use crate::sim::schedule::agenda::Time;
+use crate::sim::schedule::agenda::Nanoseconds;
 use std::ops::Range;
 
 /// Share of the time of a flow for which it waits for its rate, or for which its share stays unused after its end.
@@ -17,7 +17,7 @@ const PART: f64 = 1.0 / 16.0;
 
 /// Divisor of the time of a flow that continues with further bytes: its end is entered in the agenda at the latest
 /// after that part.
-const UNTOLD: Time = 64;
+const UNTOLD: Nanoseconds = 64;
 
 /// Links on which a flow has begun or ended since rates were last computed.
 #[derive(Debug, Default)]
@@ -27,20 +27,20 @@ pub(super) struct Changes {
     /// Links that are shared anew when the first of them must be.
     pub(super) deferred: Vec<LinkNumber>,
     /// Time at which that is.
-    pub(super) deferred_until: Option<Time>,
+    pub(super) deferred_until: Option<Nanoseconds>,
     /// Time at which rates must be computed, if anything has changed.
-    pub(super) due: Option<Time>,
+    pub(super) due: Option<Nanoseconds>,
 }
 
 /// Returns the earlier one.
-fn earlier(before: Option<Time>, at: Time) -> Option<Time> {
+fn earlier(before: Option<Nanoseconds>, at: Nanoseconds) -> Option<Nanoseconds> {
     Some(before.map_or(at, |before| before.min(at)))
 }
 
 impl Changes {
     /// Adds links to share anew after a wait, possibly zero.
-    pub(super) fn add(&mut self, now: Time, wait: f64, links: &[LinkNumber]) {
-        let at = now.saturating_add(wait as Time);
+    pub(super) fn add(&mut self, now: Nanoseconds, wait: f64, links: &[LinkNumber]) {
+        let at = now.saturating_add(wait as Nanoseconds);
         if at > now {
             self.deferred.extend(links);
             self.deferred_until = earlier(self.deferred_until, at);
@@ -51,17 +51,17 @@ impl Changes {
     }
 
     /// Schedules a computation of rates, at the latest at this time.
-    fn share_by(&mut self, at: Time) {
+    fn share_by(&mut self, at: Nanoseconds) {
         self.due = earlier(self.due, at);
     }
 
     /// Schedules an entry in the agenda for the end of a flow that continues for this time.
-    pub(super) fn has_renewed(&mut self, now: Time, lasts: Time) {
+    pub(super) fn has_renewed(&mut self, now: Nanoseconds, lasts: Nanoseconds) {
         self.share_by(now + lasts / UNTOLD);
     }
 
     /// Begins to compute rates: links that need not wait longer are urgent.
-    pub(super) fn begin(&mut self, now: Time) {
+    pub(super) fn begin(&mut self, now: Nanoseconds) {
         if self.deferred_until.is_some_and(|until| until <= now) {
             self.urgent.append(&mut self.deferred);
             self.deferred_until = None;
@@ -72,12 +72,12 @@ impl Changes {
 
 impl Flows {
     /// Returns the time at which rates must be computed, if anything has changed.
-    pub(crate) fn share_at(&self) -> Option<Time> {
+    pub(crate) fn share_at(&self) -> Option<Nanoseconds> {
         self.changes.due
     }
 
     /// Schedules a new share of the links on which a flow has begun.
-    pub(super) fn has_begun(&mut self, now: Time, links: Range<usize>, bytes: usize) {
+    pub(super) fn has_begun(&mut self, now: Nanoseconds, links: Range<usize>, bytes: usize) {
         let links = &self.routes[links];
         let rate = links.iter().map(|link| self.next_rate(*link)).fold(LARGEST, f64::min);
         let is_part = |link: &LinkNumber| rate <= PART * self.wires[*link as usize].capacity;
@@ -95,7 +95,7 @@ impl Flows {
     }
 
     /// Schedules a new share of the links on which a flow has ended that took this time.
-    pub(super) fn has_ended(&mut self, now: Time, links: Range<usize>, took: Time) {
+    pub(super) fn has_ended(&mut self, now: Nanoseconds, links: Range<usize>, took: Nanoseconds) {
         let links = &self.routes[links];
         let is_small = |link: &LinkNumber| {
             let wire = &self.wires[*link as usize];

@@ -8,7 +8,7 @@
 //! Rates within [`TOLERANCE`] are fair: smaller changes do not propagate from link to link.
 
 use super::{CohortNumber, FlowNumber, Flows, LinkNumber, NONE};
-use crate::sim::schedule::agenda::Time;
+use crate::sim::schedule::agenda::Nanoseconds;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::mem;
@@ -57,11 +57,11 @@ impl LinkShares {
 impl Flows {
     /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these and of
     /// the renewed flows, and the time when it is due.
-    pub(crate) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
+    pub(crate) fn share(&mut self, now: Nanoseconds, mut tell: impl FnMut(Nanoseconds, CohortNumber)) {
         self.round += 1;
         self.changes.begin(now);
         let cohort = self.new_cohort();
-        let mut due = Time::MAX;
+        let mut due = Nanoseconds::MAX;
         let mut unfair = mem::take(&mut self.changes.urgent);
         while !unfair.is_empty() {
             unfair.drain(..).for_each(|link| self.open(now, link, cohort));
@@ -92,7 +92,7 @@ impl Flows {
     }
 
     /// Takes their rates from all flows of a link, and puts them into a cohort.
-    fn open(&mut self, now: Time, link: LinkNumber, cohort: CohortNumber) {
+    fn open(&mut self, now: Nanoseconds, link: LinkNumber, cohort: CohortNumber) {
         let round = self.round;
         if mem::replace(&mut self.wires[link as usize].sharing.opened, round) == round {
             return;
@@ -128,7 +128,7 @@ impl Flows {
 
     /// Gives the active flows their rates: those of the most crowded links first. Returns the time at which the first of
     /// them ends.
-    fn fill(&mut self) -> Time {
+    fn fill(&mut self) -> Nanoseconds {
         let mut queue = mem::take(&mut self.queue);
         for link in &self.touched {
             let wire = &mut self.wires[*link as usize];
@@ -140,7 +140,7 @@ impl Flows {
             sharing.limited = 0;
             queue.push(Reverse((sharing.share().to_bits(), *link)));
         }
-        let mut due = Time::MAX;
+        let mut due = Nanoseconds::MAX;
         while let Some(Reverse((bits, link))) = queue.pop() {
             let sharing = &self.wires[link as usize].sharing;
             if sharing.open == 0 {
@@ -159,8 +159,8 @@ impl Flows {
     }
 
     /// Gives the flows of a link that have no rate yet this one. Returns the time at which the first of them ends.
-    fn fill_link(&mut self, link: LinkNumber, rate: f64) -> Time {
-        let mut due = Time::MAX;
+    fn fill_link(&mut self, link: LinkNumber, rate: f64) -> Nanoseconds {
+        let mut due = Nanoseconds::MAX;
         let mut limited = 0;
         let pace = 1.0 / rate;
         for at in 0..self.wires[link as usize].flows.len() {

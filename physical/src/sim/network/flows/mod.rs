@@ -10,7 +10,7 @@ mod fair;
 #[cfg(test)]
 mod tests;
 
-use crate::sim::schedule::agenda::Time;
+use crate::sim::schedule::agenda::Nanoseconds;
 use deferral::Changes;
 use fair::LinkShares;
 use std::cmp::Reverse;
@@ -61,10 +61,10 @@ struct Flow {
     left: f64,
     /// Bytes that leave in a nanosecond.
     rate: f64,
-    since: Time,
-    began: Time,
+    since: Nanoseconds,
+    began: Nanoseconds,
     /// Time at which all its bytes will have left, unless its rate changes.
-    ends: Time,
+    ends: Nanoseconds,
     /// Link that gives it no more.
     limit: LinkNumber,
     cohort: CohortNumber,
@@ -75,7 +75,7 @@ struct Flow {
 
 impl Flow {
     /// Counts the bytes that have left by now.
-    fn settle(&mut self, now: Time) {
+    fn settle(&mut self, now: Nanoseconds) {
         self.left -= self.rate * (now - self.since) as f64;
         self.since = now;
     }
@@ -85,8 +85,9 @@ impl Flow {
         self.rate = rate;
         let lasts = (self.left - NOTHING).max(0.0) * pace;
         // Rounded up, except for a whole number; casts saturate.
-        let whole = lasts as Time;
-        self.ends = self.since.saturating_add(whole.saturating_add(Time::from((whole as f64) < lasts)));
+        let whole = lasts as Nanoseconds;
+        self.ends =
+            self.since.saturating_add(whole.saturating_add(Nanoseconds::from((whole as f64) < lasts)));
     }
 }
 
@@ -111,11 +112,11 @@ struct Wire {
 struct Cohort {
     members: Vec<FlowNumber>,
     /// Members by the time at which they end, once the first of them does.
-    queue: BinaryHeap<Reverse<(Time, FlowNumber)>>,
+    queue: BinaryHeap<Reverse<(Nanoseconds, FlowNumber)>>,
     /// Number of members that have neither ended nor got a new rate.
     live: u32,
     /// Time at which the first of them ends; the end of time if none does.
-    due: Time,
+    due: Nanoseconds,
 }
 
 /// All flows of a network.
@@ -161,20 +162,20 @@ impl Flows {
     }
 
     /// Changes the bandwidth of a link, in bytes per second. At zero, its bytes wait.
-    pub(crate) fn set_bandwidth(&mut self, now: Time, link: LinkNumber, bandwidth: f64) {
+    pub(crate) fn set_bandwidth(&mut self, now: Nanoseconds, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = (bandwidth / 1e9).min(LARGEST);
         self.changes.add(now, 0.0, &[link]);
     }
 
     /// Begins a flow of this number of bytes on a route that has links.
-    pub(crate) fn begin(&mut self, now: Time, route: FlowRoute, bytes: usize) -> FlowNumber {
+    pub(crate) fn begin(&mut self, now: Nanoseconds, route: FlowRoute, bytes: usize) -> FlowNumber {
         let flow = Flow {
             route,
             left: bytes as f64,
             rate: 0.0,
             since: now,
             began: now,
-            ends: Time::MAX,
+            ends: Nanoseconds::MAX,
             limit: NONE,
             cohort: NONE,
             round: 0,
@@ -198,7 +199,7 @@ impl Flows {
     }
 
     /// Continues a finished flow with further bytes, so that no rate changes.
-    pub(crate) fn renew(&mut self, now: Time, number: FlowNumber, bytes: usize) {
+    pub(crate) fn renew(&mut self, now: Nanoseconds, number: FlowNumber, bytes: usize) {
         let flow = &mut self.flows[number as usize];
         flow.left = bytes as f64;
         flow.since = now;
@@ -210,7 +211,7 @@ impl Flows {
     }
 
     /// Ends a flow before its bytes have left, or after.
-    pub(crate) fn end(&mut self, now: Time, number: FlowNumber) {
+    pub(crate) fn end(&mut self, now: Nanoseconds, number: FlowNumber) {
         let flow = &mut self.flows[number as usize];
         if !std::mem::take(&mut flow.lives) {
             return;
@@ -235,10 +236,10 @@ impl Flows {
     /// end or renew each. Returns the next time at which the cohort is due, if any.
     pub(crate) fn finish(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         number: CohortNumber,
         done: &mut Vec<FlowNumber>,
-    ) -> Option<Time> {
+    ) -> Option<Nanoseconds> {
         let Flows { cohorts, flows, .. } = self;
         let cohort =
             cohorts.get_mut(number as usize).filter(|cohort| cohort.live > 0 && cohort.due == now)?;
@@ -249,7 +250,7 @@ impl Flows {
         let ends = |member: FlowNumber| Reverse((flows[member as usize].ends, member));
         // Not before the first of them ends: most are given other rates until then.
         cohort.queue.extend(cohort.members.drain(..).filter(|member| is_member(*member)).map(ends));
-        cohort.due = Time::MAX;
+        cohort.due = Nanoseconds::MAX;
         while let Some(Reverse((ends, member))) = cohort.queue.peek().copied() {
             let is_member = is_member(member);
             if is_member && ends > now {
@@ -264,7 +265,7 @@ impl Flows {
             self.flows[*member as usize].cohort = NONE;
             self.leave_cohort(number);
         }
-        (due < Time::MAX).then_some(due)
+        (due < Nanoseconds::MAX).then_some(due)
     }
 
     /// Returns the number of a cohort that has no members yet.
@@ -276,7 +277,12 @@ impl Flows {
     }
 
     /// Makes flows the members of a cohort, if there are any. Returns the time at which it is due, if it is.
-    fn fill_cohort(&mut self, number: CohortNumber, members: &[FlowNumber], due: Time) -> Option<Time> {
+    fn fill_cohort(
+        &mut self,
+        number: CohortNumber,
+        members: &[FlowNumber],
+        due: Nanoseconds,
+    ) -> Option<Nanoseconds> {
         if members.is_empty() {
             self.free_cohorts.push(number);
             return None;
@@ -285,7 +291,7 @@ impl Flows {
         cohort.members.extend_from_slice(members);
         cohort.live = members.len() as u32;
         cohort.due = due;
-        (due < Time::MAX).then_some(due)
+        (due < Nanoseconds::MAX).then_some(due)
     }
 
     /// Counts a flow that leaves a cohort, whose memory is reused after the last.

@@ -1,35 +1,39 @@
 //! Tests of flows: fair shares of links, and when bytes have left.
 
 use super::*;
-use crate::sim::schedule::agenda::Draws;
+use crate::sim::schedule::agenda::RandomDraws;
 use std::collections::BTreeMap;
 
 const GIGABYTE: f64 = 1e9;
 
-fn finish(network: &mut Flows, now: Time, cohort: CohortNumber) -> (Vec<FlowNumber>, Option<Time>) {
+fn finish(
+    network: &mut Flows,
+    now: Nanoseconds,
+    cohort: CohortNumber,
+) -> (Vec<FlowNumber>, Option<Nanoseconds>) {
     let mut done = Vec::new();
     let due = network.finish(now, cohort, &mut done);
     done.iter().for_each(|flow| network.end(now, *flow));
     (done, due)
 }
 
-fn begin(network: &mut Flows, now: Time, links: &[LinkNumber], bytes: usize) -> FlowNumber {
+fn begin(network: &mut Flows, now: Nanoseconds, links: &[LinkNumber], bytes: usize) -> FlowNumber {
     let route = network.add_route(links.iter().copied());
     network.begin(now, route, bytes)
 }
 
 /// Flow of a test: its links, its bytes, and the time at which it begins.
-type Planned<'a> = (&'a [LinkNumber], usize, Time);
+type Planned<'a> = (&'a [LinkNumber], usize, Nanoseconds);
 
 /// Runs flows and returns when each ends, and how often links were shared: at every change if `at_once`.
-fn run_sharing(bandwidths: &[f64], flows: &[Planned<'_>], at_once: bool) -> (Vec<Time>, usize) {
+fn run_sharing(bandwidths: &[f64], flows: &[Planned<'_>], at_once: bool) -> (Vec<Nanoseconds>, usize) {
     let mut network = Flows::default();
     for bandwidth in bandwidths {
         network.add_link(*bandwidth);
     }
     let mut ended = vec![0; flows.len()];
     let mut begun: BTreeMap<FlowNumber, usize> = BTreeMap::new();
-    let mut due: Vec<(Time, CohortNumber)> = Vec::new();
+    let mut due: Vec<(Nanoseconds, CohortNumber)> = Vec::new();
     let mut shared = 0;
     let mut now = 0;
     loop {
@@ -58,7 +62,7 @@ fn run_sharing(bandwidths: &[f64], flows: &[Planned<'_>], at_once: bool) -> (Vec
 }
 
 /// Runs flows and returns when each ends.
-fn run(bandwidths: &[f64], flows: &[Planned<'_>]) -> Vec<Time> {
+fn run(bandwidths: &[f64], flows: &[Planned<'_>]) -> Vec<Nanoseconds> {
     run_sharing(bandwidths, flows, false).0
 }
 
@@ -140,7 +144,7 @@ impl Flows {
 
 #[test]
 fn rates_are_max_min_fair_on_random_networks_whatever_begins_and_ends() {
-    let mut draws = Draws::new(1);
+    let mut draws = RandomDraws::new(1);
     for _ in 0..50 {
         let mut network = Flows::default();
         let links = 2 + draws.word() as usize % 30;
@@ -244,7 +248,7 @@ fn a_flow_that_goes_on_with_other_bytes_changes_no_rate() {
 
 impl Changes {
     /// Lets nothing wait.
-    fn hurry(&mut self, now: Time) {
+    fn hurry(&mut self, now: Nanoseconds) {
         self.urgent.append(&mut self.deferred);
         self.deferred_until = None;
         self.due = (!self.urgent.is_empty()).then_some(now);
@@ -253,7 +257,11 @@ impl Changes {
 
 /// Returns flows of every host to every other, started one after another within microseconds, with sizes that differ
 /// by up to `factor`.
-fn all_to_all(hosts: u32, factor: f64, draws: &mut Draws) -> Vec<([LinkNumber; 2], usize, Time)> {
+fn all_to_all(
+    hosts: u32,
+    factor: f64,
+    draws: &mut RandomDraws,
+) -> Vec<([LinkNumber; 2], usize, Nanoseconds)> {
     let mut flows = Vec::new();
     for from in 0..hosts {
         let mut now = draws.word() % 20_000;
@@ -270,7 +278,7 @@ fn all_to_all(hosts: u32, factor: f64, draws: &mut Draws) -> Vec<([LinkNumber; 2
 fn crowded_links_are_shared_less_often_and_flows_take_what_they_would() {
     const HOSTS: u32 = 40;
     let links = [1.25 * GIGABYTE; 2 * HOSTS as usize];
-    let mut draws = Draws::new(3);
+    let mut draws = RandomDraws::new(3);
     for factor in [1.0, 100.0] {
         let flows = all_to_all(HOSTS, factor, &mut draws);
         let flows: Vec<Planned<'_>> =
@@ -278,7 +286,7 @@ fn crowded_links_are_shared_less_often_and_flows_take_what_they_would() {
         let (exact, often) = run_sharing(&links, &flows, true);
         let (ends, seldom) = run_sharing(&links, &flows, false);
         assert!(factor > 1.0 || seldom < often / 2, "{seldom} times instead of {often}");
-        let miss = |(planned, (exact, end)): (&Planned<'_>, (&Time, &Time))| {
+        let miss = |(planned, (exact, end)): (&Planned<'_>, (&Nanoseconds, &Nanoseconds))| {
             exact.abs_diff(*end) as f64 / (exact - planned.2) as f64
         };
         let misses: Vec<f64> = flows.iter().zip(exact.iter().zip(&ends)).map(miss).collect();

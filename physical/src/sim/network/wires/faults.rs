@@ -3,13 +3,13 @@
 //! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
 //! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
-use super::{Content, Happening, LineNumber, Parcel, Wires};
+use super::{LineNumber, MessageContent, ScheduledEvent, SimulatedMessage, Wires};
 use crate::memory::dtype::DType;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::network::flows::LinkNumber;
-use crate::sim::schedule::agenda::{Agenda, Time};
-use crate::sim::sockets::Letter;
+use crate::sim::schedule::agenda::{Agenda, Nanoseconds};
+use crate::sim::sockets::Datagram;
 use crate::transport::Label;
 use crate::transport::fingerprint::{Fingerprint, OperationKind};
 use crate::transport::tag::Tag;
@@ -70,7 +70,7 @@ impl Wires {
     }
 
     /// Adds a line to the log, if there is one.
-    pub(crate) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, now: Nanoseconds, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             let seconds = now / 1_000_000_000;
             log.push(format!("{seconds}.{:09} {}", now % 1_000_000_000, what()));
@@ -94,7 +94,7 @@ impl Wires {
     }
 
     /// Blocks all messages between hosts.
-    pub(crate) fn cut(&mut self, now: Time, cut: Cut) {
+    pub(crate) fn cut(&mut self, now: Nanoseconds, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
             if self.is_cut(line as LineNumber)
@@ -106,7 +106,12 @@ impl Wires {
     }
 
     /// Ends all cuts.
-    pub(crate) fn heal(&mut self, now: Time, agenda: &mut Agenda<Happening>, mut tell: impl FnMut(usize)) {
+    pub(crate) fn heal(
+        &mut self,
+        now: Nanoseconds,
+        agenda: &mut Agenda<ScheduledEvent>,
+        mut tell: impl FnMut(usize),
+    ) {
         self.cuts.clear();
         for line in 0..self.lines.len() {
             self.leave(now, line as LineNumber, agenda, &mut tell);
@@ -114,7 +119,7 @@ impl Wires {
     }
 
     /// Gives the links of a host a share of their bandwidth.
-    pub(crate) fn slow(&mut self, now: Time, host: usize, share: f64) {
+    pub(crate) fn slow(&mut self, now: Nanoseconds, host: usize, share: f64) {
         for link in &self.hosts[host].links {
             let bandwidth = self.links[*link].bandwidth * share;
             self.flows.set_bandwidth(now, 2 * *link as LinkNumber, bandwidth);
@@ -131,15 +136,15 @@ impl Wires {
     /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
     pub(crate) fn bury(&mut self, rank: usize) {
         self.dead.insert(rank);
-        self.void(rank, |parcel| parcel.ticket.is_some());
+        self.void(rank, |message| message.ticket.is_some());
     }
 
-    fn void(&mut self, rank: usize, lost: impl Fn(&Parcel) -> bool) {
+    fn void(&mut self, rank: usize, lost: impl Fn(&SimulatedMessage) -> bool) {
         for line in self.lines.iter().filter(|line| line.from == rank) {
             for queue in [&line.waiting, &line.due] {
-                self.parcels.for_each(queue, |parcel| {
-                    if lost(parcel) {
-                        parcel.lose();
+                self.messages.for_each(queue, |message| {
+                    if lost(message) {
+                        message.lose();
                     }
                 });
             }
@@ -147,30 +152,36 @@ impl Wires {
     }
 
     /// Notifies `to` that nothing more comes from `from`.
-    pub(crate) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
-        self.send_as_system(at, from, to, 0, Content::End, agenda);
+    pub(crate) fn close(
+        &mut self,
+        at: Nanoseconds,
+        from: usize,
+        to: usize,
+        agenda: &mut Agenda<ScheduledEvent>,
+    ) {
+        self.send_as_system(at, from, to, 0, MessageContent::End, agenda);
     }
 
     /// Sends the data that a rank writes to a socket.
-    pub(crate) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
-        let Letter { from, to, .. } = letter;
-        let bytes = letter.piece.bytes().len();
-        self.send_as_system(at, from, to, bytes, Content::Letter(letter), agenda);
+    pub(crate) fn post(&mut self, at: Nanoseconds, datagram: Datagram, agenda: &mut Agenda<ScheduledEvent>) {
+        let Datagram { from, to, .. } = datagram;
+        let bytes = datagram.piece.bytes().len();
+        self.send_as_system(at, from, to, bytes, MessageContent::Datagram(datagram), agenda);
     }
 
     fn send_as_system(
         &mut self,
-        at: Time,
+        at: Nanoseconds,
         from: usize,
         to: usize,
         bytes: usize,
-        content: Content,
-        agenda: &mut Agenda<Happening>,
+        content: MessageContent,
+        agenda: &mut Agenda<ScheduledEvent>,
     ) {
         let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
         let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
         let outbox = self.open(SYSTEM, from);
-        self.send(at, outbox, to, Parcel { from, label, bytes, content, ticket: None }, agenda);
+        self.send(at, outbox, to, SimulatedMessage { from, label, bytes, content, ticket: None }, agenda);
     }
 
     /// Returns true if `to` has been notified that nothing more comes from `from`.

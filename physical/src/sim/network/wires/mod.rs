@@ -8,17 +8,17 @@
 mod faults;
 
 use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
-use super::parcels::{Content, Parcel, Parcels, Queue};
+use super::messages::{MessageContent, MessageQueue, MessageStore, SimulatedMessage};
 use super::routes::Routes;
 use crate::memory::hash;
 use crate::sim::cluster::Cluster;
 use crate::sim::cluster::fault::Cut;
 use crate::sim::cluster::link::LinkSpec;
-use crate::sim::mail::{BoxNumber, Mailbox, Mailboxes};
-use crate::sim::schedule::Happening;
-use crate::sim::schedule::agenda::{Agenda, Draws, Time, nanoseconds};
-use crate::sim::sockets::Letter;
-use crate::transport::{Got, HEADER_BYTES, Ticket};
+use crate::sim::mailbox::{BoxNumber, Mailboxes, RankMailbox};
+use crate::sim::schedule::ScheduledEvent;
+use crate::sim::schedule::agenda::{Agenda, Nanoseconds, RandomDraws, nanoseconds};
+use crate::sim::sockets::Datagram;
+use crate::transport::{HEADER_BYTES, Received, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ enum EventKind {
 }
 
 /// Messages from one rank to another on one channel.
-struct Connection {
+struct ChannelWire {
     from: usize,
     to: usize,
     /// Mailbox of the sender.
@@ -60,15 +60,15 @@ struct Connection {
     flow: Option<FlowNumber>,
     /// Links of the cluster, for their properties other than bandwidth.
     links: Box<[LinkSpec]>,
-    latency: Time,
+    latency: Nanoseconds,
     /// Messages whose time has not come.
-    waiting: Queue,
+    waiting: MessageQueue,
     /// Messages that may leave by now; the first may be leaving.
-    due: Queue,
+    due: MessageQueue,
     /// Messages that have left and not arrived.
-    flying: Queue,
+    flying: MessageQueue,
     /// Arrival time of the last of them: messages do not overtake each other.
-    last: Time,
+    last: Nanoseconds,
 }
 
 /// All messages of a simulated cluster.
@@ -76,8 +76,8 @@ pub(crate) struct Wires {
     flows: Flows,
     routes: Routes,
     links: Vec<LinkSpec>,
-    parcels: Parcels,
-    lines: Vec<Connection>,
+    messages: MessageStore,
+    lines: Vec<ChannelWire>,
     /// Lines from each mailbox, with the ranks that they lead to, in the order of these.
     from: Vec<Vec<(usize, LineNumber)>>,
     /// Connection of each flow.
@@ -94,14 +94,14 @@ pub(crate) struct Wires {
     closed: HashSet<(usize, usize)>,
     /// Ranks that have died.
     dead: HashSet<usize>,
-    /// Letters that have arrived over sockets.
-    pub(crate) letters: Vec<Letter>,
+    /// Datagrams that have arrived over sockets.
+    pub(crate) datagrams: Vec<Datagram>,
     flaw: Option<Flaw>,
     /// Number of messages of endpoints that have arrived.
     delivered: u64,
     /// Lines, if they are kept.
     log: Option<Vec<String>>,
-    draws: Draws,
+    draws: RandomDraws,
     events: u64,
     fingerprint: u64,
 }
@@ -119,7 +119,7 @@ impl Wires {
             flows,
             routes: Routes::new(cluster),
             links,
-            parcels: Parcels::default(),
+            messages: MessageStore::default(),
             lines: Vec::new(),
             from: Vec::new(),
             of_flow: Vec::new(),
@@ -130,11 +130,11 @@ impl Wires {
             cuts: Vec::new(),
             closed: HashSet::new(),
             dead: HashSet::new(),
-            letters: Vec::new(),
+            datagrams: Vec::new(),
             flaw: None,
             delivered: 0,
             log: None,
-            draws: Draws::new(seed),
+            draws: RandomDraws::new(seed),
             events: 0,
             fingerprint: hash::START,
         }
@@ -148,7 +148,7 @@ impl Wires {
     }
 
     /// Returns the content of a mailbox.
-    pub(crate) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
+    pub(crate) fn mailbox(&mut self, number: BoxNumber) -> &mut RankMailbox {
         self.mailboxes.get(number)
     }
 
@@ -157,44 +157,44 @@ impl Wires {
         let to = self.mailboxes.rank(mailbox);
         let line = self.find(self.mailboxes.of_peer(mailbox, from), to);
         line.is_ok_and(|line| {
-            let Connection { waiting, due, flying, .. } = &self.lines[line as usize];
+            let ChannelWire { waiting, due, flying, .. } = &self.lines[line as usize];
             ![waiting, due, flying].iter().all(|queue| queue.is_empty())
         })
     }
 
     /// Returns the time at which [`Wires::share`] must be called, if anything has changed.
-    pub(crate) fn share_at(&self) -> Option<Time> {
+    pub(crate) fn share_at(&self) -> Option<Nanoseconds> {
         self.flows.share_at()
     }
 
     /// Shares the links among the flows anew.
-    pub(crate) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
+    pub(crate) fn share(&mut self, now: Nanoseconds, agenda: &mut Agenda<ScheduledEvent>) {
         self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
     /// Takes a message from a mailbox to a rank that leaves at a time, and enters it in the agenda.
     pub(crate) fn send(
         &mut self,
-        at: Time,
+        at: Nanoseconds,
         from: BoxNumber,
         to: usize,
-        parcel: Parcel,
-        agenda: &mut Agenda<Happening>,
+        message: SimulatedMessage,
+        agenda: &mut Agenda<ScheduledEvent>,
     ) {
         if self.dead.contains(&self.mailboxes.rank(from)) {
             return;
         }
         let line = self.line(from, to);
-        self.parcels.add(&mut self.lines[line as usize].waiting, at, parcel);
+        self.messages.add(&mut self.lines[line as usize].waiting, at, message);
         agenda.add(at, MessageEvent::Depart(line).into());
     }
 
     /// Executes an event; calls `tell` with each rank that has to check something.
     pub(crate) fn happen(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         event: MessageEvent,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         mut tell: impl FnMut(usize),
     ) {
         match event {
@@ -210,20 +210,20 @@ impl Wires {
                 self.done = done;
             }
             MessageEvent::Arrive(line) => {
-                let Connection { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
+                let ChannelWire { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
                 let from = *from;
                 let to = *to;
                 let inbox = *inbox;
-                let Some(parcel) = self.parcels.take(flying) else { return };
-                self.record(now, EventKind::Arrival, line, parcel.bytes);
+                let Some(message) = self.messages.take(flying) else { return };
+                self.record(now, EventKind::Arrival, line, message.bytes);
                 tell(to);
-                match parcel.content {
+                match message.content {
                     _ if self.dead.contains(&to) => {}
-                    Content::Void => {}
-                    Content::End => drop(self.closed.insert((from, to))),
-                    Content::Letter(letter) => self.letters.push(letter),
+                    MessageContent::Void => {}
+                    MessageContent::End => drop(self.closed.insert((from, to))),
+                    MessageContent::Datagram(datagram) => self.datagrams.push(datagram),
                     _ if self.is_lost() => {}
-                    _ => self.mailboxes.get(inbox).arrive(parcel),
+                    _ => self.mailboxes.get(inbox).arrive(message),
                 }
             }
         }
@@ -232,21 +232,21 @@ impl Wires {
     /// Sends the messages of a line whose time has come.
     fn depart(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let is_idle = self.lines[line as usize].due.is_empty();
         loop {
-            let Connection { waiting, due, .. } = &mut self.lines[line as usize];
-            if self.parcels.departs(waiting).is_none_or(|at| at > now) {
+            let ChannelWire { waiting, due, .. } = &mut self.lines[line as usize];
+            if self.messages.departs(waiting).is_none_or(|at| at > now) {
                 break;
             }
-            let Some(parcel) = self.parcels.pass(waiting, due) else { break };
-            let bytes = parcel.bytes;
+            let Some(message) = self.messages.pass(waiting, due) else { break };
+            let bytes = message.bytes;
             let is_small = HEADER_BYTES + bytes <= BUFFER;
-            let told = is_small.then(|| parcel.release()).flatten();
+            let told = is_small.then(|| message.release()).flatten();
             self.record(now, EventKind::Departure, line, bytes);
             self.tell_sender(line, told, bytes, tell);
         }
@@ -259,11 +259,11 @@ impl Wires {
     pub(crate) fn cancel(&mut self, mailbox: BoxNumber, ticket: Ticket) {
         self.mailboxes.get(mailbox).cancel(ticket);
         for (_, line) in &self.from[mailbox] {
-            let Connection { waiting, due, .. } = &self.lines[*line as usize];
+            let ChannelWire { waiting, due, .. } = &self.lines[*line as usize];
             for queue in [waiting, due] {
-                self.parcels.for_each(queue, |parcel| {
-                    if parcel.ticket == Some(ticket) {
-                        parcel.lose();
+                self.messages.for_each(queue, |message| {
+                    if message.ticket == Some(ticket) {
+                        message.lose();
                     }
                 });
             }
@@ -273,17 +273,17 @@ impl Wires {
     /// Begins the first message of a line.
     fn leave(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         if self.lines[line as usize].flow.is_some() || self.is_cut(line) {
             return;
         }
         // One after another, since many may have no links.
-        while let Connection { route, due, .. } = &self.lines[line as usize]
-            && let Some(bytes) = self.parcels.bytes(due)
+        while let ChannelWire { route, due, .. } = &self.lines[line as usize]
+            && let Some(bytes) = self.messages.bytes(due)
         {
             if !route.is_empty() {
                 let flow = self.flows.begin(now, *route, HEADER_BYTES + bytes);
@@ -300,15 +300,15 @@ impl Wires {
     /// Ends the first message of a line at its sender, and begins the next.
     fn has_left(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         self.pass(now, line, agenda, tell);
-        let Connection { flow, due, .. } = &mut self.lines[line as usize];
+        let ChannelWire { flow, due, .. } = &mut self.lines[line as usize];
         let Some(number) = *flow else { return };
-        if let Some(bytes) = self.parcels.bytes(due) {
+        if let Some(bytes) = self.messages.bytes(due) {
             self.flows.renew(now, number, HEADER_BYTES + bytes);
         } else {
             *flow = None;
@@ -319,18 +319,18 @@ impl Wires {
     /// Starts the transfer of the first message of a line.
     fn pass(
         &mut self,
-        now: Time,
+        now: Nanoseconds,
         line: LineNumber,
-        agenda: &mut Agenda<Happening>,
+        agenda: &mut Agenda<ScheduledEvent>,
         tell: &mut impl FnMut(usize),
     ) {
         let late = self.lateness(line);
-        let Connection { due, latency, last, flying, .. } = &mut self.lines[line as usize];
-        let Some(parcel) = self.parcels.pass(due, flying) else { return };
+        let ChannelWire { due, latency, last, flying, .. } = &mut self.lines[line as usize];
+        let Some(message) = self.messages.pass(due, flying) else { return };
         *last = now.saturating_add(*latency).saturating_add(late).max(*last);
         agenda.add(*last, MessageEvent::Arrive(line).into());
-        let told = parcel.release();
-        let bytes = parcel.bytes;
+        let told = message.release();
+        let bytes = message.bytes;
         self.tell_sender(line, told, bytes, tell);
     }
 
@@ -347,17 +347,17 @@ impl Wires {
         bytes: usize,
         tell: &mut impl FnMut(usize),
     ) {
-        let Connection { from, to, outbox, .. } = self.lines[line as usize];
-        let got = Got { peer: to, bytes };
+        let ChannelWire { from, to, outbox, .. } = self.lines[line as usize];
+        let got = Received { peer: to, bytes };
         if ticket.is_some_and(|ticket| self.mailboxes.get(outbox).has_sent(ticket, got)) {
             tell(from);
         }
     }
 
     /// Mixes a departure or an arrival into the fingerprint of the run.
-    fn record(&mut self, now: Time, kind: EventKind, line: LineNumber, bytes: usize) {
+    fn record(&mut self, now: Nanoseconds, kind: EventKind, line: LineNumber, bytes: usize) {
         self.events += 1;
-        let Connection { from, to, outbox, .. } = self.lines[line as usize];
+        let ChannelWire { from, to, outbox, .. } = self.lines[line as usize];
         let channel = self.mailboxes.get(outbox).channel;
         self.note(now, || {
             let what = if matches!(kind, EventKind::Departure) { "leaves for" } else { "arrives at" };
@@ -371,11 +371,11 @@ impl Wires {
     }
 
     /// Draws by how much later than usual a message arrives.
-    fn lateness(&mut self, line: LineNumber) -> Time {
+    fn lateness(&mut self, line: LineNumber) -> Nanoseconds {
         let mut late = 0;
         for link in &self.lines[line as usize].links {
             if !link.jitter.is_zero() {
-                late += (nanoseconds(link.jitter) as f64 * self.draws.fraction()) as Time;
+                late += (nanoseconds(link.jitter) as f64 * self.draws.fraction()) as Nanoseconds;
             }
             if link.stalls > 0.0 && self.draws.fraction() < link.stalls {
                 late += nanoseconds(link.stall);
@@ -401,7 +401,7 @@ impl Wires {
         let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
         let directed = route.links.iter().map(|(link, back)| (2 * link + usize::from(*back)) as LinkNumber);
         let number = self.lines.len() as LineNumber;
-        self.lines.push(Connection {
+        self.lines.push(ChannelWire {
             from,
             to,
             outbox,
@@ -410,9 +410,9 @@ impl Wires {
             flow: None,
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
             links: LinkSpec::drawn(&links).into(),
-            waiting: Queue::default(),
-            due: Queue::default(),
-            flying: Queue::default(),
+            waiting: MessageQueue::default(),
+            due: MessageQueue::default(),
+            flying: MessageQueue::default(),
             last: 0,
         });
         self.from[outbox].insert(place, (to, number));

@@ -1,0 +1,75 @@
+//! Sync points: the places in this library at which a stream is made to wait, by name.
+//!
+//! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
+//! of the tests leaves out what is waited for there, and `missing_sync` has a program for each that goes wrong then.
+
+/// Declares the places.
+macro_rules! places {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// A place at which a stream is made to wait.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs have paths and foreign streams"))]
+        pub(crate) enum SyncPoint {
+            $($(#[$about])* $name,)*
+            /// One of a test's own.
+            #[cfg(all(test, feature = "cuda"))]
+            OfTest,
+        }
+
+        #[cfg(all(test, feature = "cuda"))]
+        impl SyncPoint {
+            /// All places but those of tests.
+            pub(crate) const ALL: &[SyncPoint] = &[$(SyncPoint::$name),*];
+
+            /// Returns the name, which ends with 0.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(SyncPoint::$name => concat!(stringify!($name), "\0"),)*
+                    SyncPoint::OfTest => "OfTest\0",
+                }
+            }
+        }
+    };
+}
+
+places! {
+    /// A queue writes what other queues still read.
+    BeforeWrite,
+    /// A queue reads what another one still writes.
+    BeforeRead,
+    /// A bell rings once an event has happened. Without the wait it rings at once: whoever it wakes finds nothing, and
+    /// is not woken again.
+    Bell,
+    /// A queue goes on behind the stream of another library.
+    BehindForeign,
+    /// The stream of another library goes on behind a queue.
+    ForeignBehind,
+    /// A collective over `ipc` reads contributions.
+    IpcEntered,
+    /// An all-reduce over `ipc` reads chunks that others have combined.
+    IpcCombined,
+    /// Work behind a collective over `ipc` may write what others read in it.
+    IpcRead,
+    /// A message over `ipc` is taken.
+    IpcMessage,
+    /// An operation over `ipc` is behind the last one, which was another queue's.
+    IpcTurns,
+    /// NCCL writes what other queues still read.
+    NcclBeforeWrite,
+    /// NCCL reads the input of a collective, which is another queue's than the result.
+    NcclInput,
+    /// NCCL reads or writes the result of a collective.
+    NcclOutput,
+    /// A queue goes on behind NCCL.
+    NcclDone,
+}
+
+/// Lets streams wait, by what `wait` calls, at a place: that is for the tests to know, and nothing else.
+#[inline]
+pub(crate) fn at<R>(place: SyncPoint, wait: impl FnOnce() -> R) -> R {
+    #[cfg(all(test, feature = "cuda"))]
+    let _named = crate::device_paths::missing_sync::Named::new(place);
+    #[cfg(not(all(test, feature = "cuda")))]
+    let _ = place;
+    wait()
+}

@@ -1,0 +1,75 @@
+//! The exchange of identities before a choice: everyone learns of everyone's, in as many rounds as the number of ranks
+//! has binary digits.
+//!
+//! After round k a rank has those of 2^k ranks from itself on; it gets as many more from the rank that far ahead, and
+//! sends its own to the one that far behind.
+
+use super::choice::{BYTES, RankFacts};
+use crate::error::{Error, Result};
+use crate::memory::Buffer;
+use crate::memory::dtype::DType;
+use crate::transport::fingerprint::{Fingerprint, OperationKind};
+use crate::transport::operation::{Operation, OperationContext, Poison};
+use crate::transport::tag::Tag;
+use crate::transport::{Label, ReceiveMode, Source, Transport};
+use crate::waiting::drive::block_on;
+use std::time::Duration;
+
+/// Number of the communicator in tags, which no group has.
+const COMMUNICATOR: u32 = u32::MAX;
+
+/// Tells all ranks this one's identity, and returns theirs, by rank.
+///
+/// # Errors
+/// Those of messages; [`Error::Setup`] if a rank says what this version does not know.
+pub(super) fn exchange(
+    transport: &dyn Transport,
+    mine: &RankFacts,
+    limit: Duration,
+) -> Result<Vec<RankFacts>> {
+    let size = transport.size();
+    let table = Buffer::zeroed(DType::U8, size * BYTES)?;
+    table.write(0..BYTES)?.bytes_mut().copy_from_slice(&mine.to_bytes());
+    let poison = Poison::default();
+    let terms = OperationContext { transport, poison: &poison, deadline: limit };
+    block_on(transport, gather(terms, &table))?;
+    let table = table.read_all()?;
+    let read = |rank: usize| {
+        let place = (rank + size - transport.rank()) % size;
+        RankFacts::from_bytes(&table.bytes()[place * BYTES..][..BYTES]).ok_or_else(|| {
+            let what = format!("{} describes a device that is not known", transport.health().peers()[rank]);
+            Error::setup(what, "use the same build on all ranks")
+        })
+    };
+    (0..size).map(read).collect()
+}
+
+/// Fills a table of which this rank has the first row.
+async fn gather(terms: OperationContext<'_>, table: &Buffer) -> Result<()> {
+    let rank = terms.transport.rank();
+    let size = terms.transport.size();
+    let fingerprint = Fingerprint::new(OperationKind::Attach, DType::U8, size);
+    let mut had = 1;
+    for round in 0.. {
+        if had >= size {
+            break;
+        }
+        let label = Label { tag: Tag::new(COMMUNICATOR, 0, 0, round)?, fingerprint };
+        let more = had.min(size - had);
+        let from = Source::Rank((rank + had) % size);
+        let to = (rank + size - had) % size;
+        let view = table.write(had * BYTES..(had + more) * BYTES)?;
+        let recv = Operation::new(
+            terms,
+            terms.transport.post_recv(from, label, view, ReceiveMode::Copy),
+            from,
+            label,
+        );
+        let view = table.read(0..more * BYTES)?;
+        let send = Operation::new(terms, terms.transport.post_send(to, label, view), Source::Rank(to), label);
+        recv.await?;
+        send.await?;
+        had += more;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Wishes of the user for the choice between paths: `HEXAGRAM_DEVICE_PATH`.
+
+use crate::error::{Error, Result};
+#[cfg(feature = "cuda")]
+use crate::system::environment::variable;
+use crate::transport::TransportKind;
+
+/// The variable.
+const VARIABLE: &str = "HEXAGRAM_DEVICE_PATH";
+
+/// Way that memory of devices is to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum PathPreference {
+    /// The best way that all ranks have.
+    #[default]
+    Auto,
+    /// By way of the host.
+    Staging,
+    /// The path of this name, or not at all.
+    Only(TransportKind),
+}
+
+impl PathPreference {
+    /// Wishes by their codes in messages.
+    const ALL: [PathPreference; 4] = [
+        PathPreference::Auto,
+        PathPreference::Staging,
+        PathPreference::Only(TransportKind::Ipc),
+        PathPreference::Only(TransportKind::Nccl),
+    ];
+
+    /// Returns what the environment says.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if that is none of the wishes.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn from_env() -> Result<Self> {
+        variable(VARIABLE).map_or_else(|| Ok(Self::default()), |text| Self::parse(&text))
+    }
+
+    /// Decodes the value of the variable.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|wish| wish.name() == text.trim());
+        found.ok_or_else(|| {
+            let what = format!("{VARIABLE}={text} is not a path for device memory");
+            Error::setup(what, "use auto, staging, ipc or nccl, or unset it")
+        })
+    }
+
+    /// Returns the wish as the variable spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            PathPreference::Auto => "auto",
+            PathPreference::Staging => "staging",
+            PathPreference::Only(path) => path.name(),
+        }
+    }
+}
+
+#[cfg(any(test, feature = "cuda"))]
+impl PathPreference {
+    /// Returns the code by which other ranks learn of the wish.
+    pub(super) fn code(self) -> u8 {
+        Self::ALL.iter().position(|wish| *wish == self).unwrap_or_default() as u8
+    }
+
+    /// Returns the wish of a code, if there is one.
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Returns the setting as one writes it.
+    pub(super) fn setting(self) -> String {
+        format!("{VARIABLE}={}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wish_has_a_name_and_a_code() {
+        for wish in PathPreference::ALL {
+            assert_eq!(PathPreference::parse(&format!(" {}", wish.name())).unwrap(), wish);
+            assert_eq!(PathPreference::from_code(wish.code()), Some(wish));
+        }
+        assert_eq!(PathPreference::from_code(4), None);
+        let error = PathPreference::parse("rdma").unwrap_err().to_string();
+        assert!(error.contains("HEXAGRAM_DEVICE_PATH=rdma") && error.contains("auto, staging"), "{error}");
+    }
+}
