@@ -1,6 +1,6 @@
 //! Pictures of an algorithm's behaviour in the recorded suite.
 
-use hexagram_lab::picture::{Axes, PictureContent, Panel, Picture};
+use hexagram_lab::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram_lab::suite::{MatrixCell, Results, TrainingState};
 
 /// Algorithm that the others are compared to.
