@@ -1,8 +1,8 @@
 //! The launcher of node 0, which decides when all start and whether the job starts again.
 
 use super::budget::{Budget, Checkpointed};
-use super::wire::{Lines, Writer, answer};
-use super::{Decision, End, Start};
+use super::messages::{Decision, MachineEnd, Start};
+use super::wire::{LineReader, LineWriter, answer};
 use crate::node::RESOLVE_PATIENCE;
 use crate::{Job, Node};
 use hexagram_physical::launcher::{host_and_port, listen, random, read_given};
@@ -21,20 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Pause after a failure to accept, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Event of a connection.
-enum Event {
+/// LauncherEvent of a connection.
+enum LauncherEvent {
     /// A launcher has connected and proved the secret.
-    Joined { node: usize, ranks: usize, connection: u64, writer: Writer },
+    Joined { node: usize, ranks: usize, connection: u64, writer: LineWriter },
     /// Its ranks have ended.
-    Ended { connection: u64, end: End },
+    Ended { connection: u64, end: MachineEnd },
     /// Its connection has ended.
     Gone { connection: u64 },
 }
 
 /// Another launcher.
-struct Other {
+struct OtherLauncher {
     connection: u64,
-    writer: Writer,
+    writer: LineWriter,
     /// True from a start until the end of its ranks.
     is_running: bool,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Leader {
     host: String,
     /// Number of the next restart; the first start is 0.
     restart: u32,
-    events: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<LauncherEvent>,
     /// The launchers that are here, by number of their node.
-    others: BTreeMap<usize, Other>,
+    others: BTreeMap<usize, OtherLauncher>,
     /// Nodes of the last start.
     last: BTreeSet<usize>,
     /// Ends since the last start, in the order of their arrival.
-    ends: Vec<End>,
+    ends: Vec<MachineEnd>,
 }
 
 impl Leader {
@@ -154,7 +154,7 @@ impl Leader {
 
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
-        while self.ends.iter().all(|end| *end == End::Success) {
+        while self.ends.iter().all(|end| *end == MachineEnd::Success) {
             self.growing = self.newcomer();
             if let Some(node) = self.growing {
                 return self.end_others(format!("node {node} joins")).await;
@@ -186,12 +186,12 @@ impl Leader {
     /// Waits for the ends of all machines, and decides whether the job starts again.
     pub(super) async fn decide(
         &mut self,
-        own: End,
+        own: MachineEnd,
         budget: &mut Budget,
         checkpointed: Checkpointed,
     ) -> Decision {
         self.ends.insert(0, own);
-        if self.ends.iter().any(|end| *end != End::Success) {
+        if self.ends.iter().any(|end| *end != MachineEnd::Success) {
             self.end_others(self.trouble_so_far()).await;
         }
         let deadline = Instant::now() + self.rejoin_wait;
@@ -201,9 +201,9 @@ impl Leader {
         let silent: Vec<usize> = self.running().collect();
         for node in silent {
             self.others.remove(&node);
-            self.ends.push(End::Failed(format!("node {node} does not answer")));
+            self.ends.push(MachineEnd::Failed(format!("node {node} does not answer")));
         }
-        let is_interrupted = self.ends.contains(&End::Interrupted);
+        let is_interrupted = self.ends.contains(&MachineEnd::Interrupted);
         let why = match (self.growing.take(), reason(&self.ends)) {
             // What ends meanwhile has been told to end.
             (Some(node), _) if !is_interrupted => Some(format!("node {node} joins")),
@@ -236,23 +236,23 @@ impl Leader {
     /// Waits for an event, at most until `deadline`.
     async fn event(&mut self, deadline: Instant) {
         match timeout_at(deadline, self.events.recv()).await {
-            Ok(Some(Event::Joined { node, ranks, connection, writer })) => {
-                self.joined(node, ranks, Other { connection, writer, is_running: false }).await;
+            Ok(Some(LauncherEvent::Joined { node, ranks, connection, writer })) => {
+                self.joined(node, ranks, OtherLauncher { connection, writer, is_running: false }).await;
             }
-            Ok(Some(Event::Ended { connection, end })) => {
+            Ok(Some(LauncherEvent::Ended { connection, end })) => {
                 let other = self.others.values_mut().find(|other| other.connection == connection);
                 if other.is_some_and(|other| std::mem::take(&mut other.is_running)) {
                     self.ends.push(end);
                 }
             }
-            Ok(Some(Event::Gone { connection })) => {
+            Ok(Some(LauncherEvent::Gone { connection })) => {
                 let gone = self.others.iter().find(|(_, other)| other.connection == connection);
                 let Some((node, was_running)) = gone.map(|(node, other)| (*node, other.is_running)) else {
                     return;
                 };
                 self.others.remove(&node);
                 if was_running {
-                    self.ends.push(End::Failed(format!("node {node} is gone")));
+                    self.ends.push(MachineEnd::Failed(format!("node {node} is gone")));
                 }
             }
             Ok(None) | Err(_) => {}
@@ -260,7 +260,7 @@ impl Leader {
     }
 
     /// Takes a launcher in, or refuses it.
-    async fn joined(&mut self, node: usize, ranks: usize, mut other: Other) {
+    async fn joined(&mut self, node: usize, ranks: usize, mut other: OtherLauncher) {
         let nodes = self.node.nodes;
         let refusal = if node == 0 || node >= nodes {
             Some(format!("node {node} cannot join a job of {nodes} machines that node 0 leads"))
@@ -277,7 +277,7 @@ impl Leader {
         if let Some(mut old) = self.others.insert(node, other) {
             let _ = old.writer.send(&format!("refused another launcher has joined as node {node}")).await;
             if old.is_running {
-                self.ends.push(End::Failed(format!("node {node} is gone")));
+                self.ends.push(MachineEnd::Failed(format!("node {node} is gone")));
             }
         }
     }
@@ -285,12 +285,14 @@ impl Leader {
 
 /// Returns why the job did not succeed; `None` if it did, or was interrupted. A rank that a signal has killed is more
 /// likely the cause than one that noticed it.
-fn reason(ends: &[End]) -> Option<String> {
-    if ends.contains(&End::Interrupted) {
+fn reason(ends: &[MachineEnd]) -> Option<String> {
+    if ends.contains(&MachineEnd::Interrupted) {
         return None;
     }
-    let failures: Vec<&String> =
-        ends.iter().filter_map(|end| if let End::Failed(how) = end { Some(how) } else { None }).collect();
+    let failures: Vec<&String> = ends
+        .iter()
+        .filter_map(|end| if let MachineEnd::Failed(how) = end { Some(how) } else { None })
+        .collect();
     let is_cause = |how: &&&String| how.contains("was killed by") || how.starts_with("node ");
     failures.iter().find(is_cause).or(failures.first()).map(|how| (*how).clone())
 }
@@ -308,7 +310,7 @@ fn free_port(host: &str) -> io::Result<u16> {
 }
 
 /// Accepts launchers until this process ends.
-async fn accept(listener: TcpListener, secret: Vec<u8>, events: UnboundedSender<Event>) {
+async fn accept(listener: TcpListener, secret: Vec<u8>, events: UnboundedSender<LauncherEvent>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -326,19 +328,19 @@ async fn accept(listener: TcpListener, secret: Vec<u8>, events: UnboundedSender<
 }
 
 /// Reads the lines of one launcher.
-async fn follow(mut lines: Lines, writer: Writer, events: &UnboundedSender<Event>) {
+async fn follow(mut lines: LineReader, writer: LineWriter, events: &UnboundedSender<LauncherEvent>) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     let join = lines.next().await;
     let Some((node, ranks)) = join.as_deref().and_then(join_of) else { return };
     // If the leader has ended, so has this process.
-    let _ = events.send(Event::Joined { node, ranks, connection, writer });
+    let _ = events.send(LauncherEvent::Joined { node, ranks, connection, writer });
     while let Some(line) = lines.next().await {
-        if let Some(end) = line.strip_prefix("ended ").and_then(End::parse) {
-            let _ = events.send(Event::Ended { connection, end });
+        if let Some(end) = line.strip_prefix("ended ").and_then(MachineEnd::parse) {
+            let _ = events.send(LauncherEvent::Ended { connection, end });
         }
     }
-    let _ = events.send(Event::Gone { connection });
+    let _ = events.send(LauncherEvent::Gone { connection });
 }
 
 /// Decodes `join NODE RANKS`.
@@ -353,15 +355,15 @@ mod tests {
 
     #[test]
     fn the_reason_is_a_death_before_what_follows_from_it() {
-        let failed = |how: &str| End::Failed(how.to_owned());
+        let failed = |how: &str| MachineEnd::Failed(how.to_owned());
         let exited = failed("rank 0 (pid 1) exited with code 1");
         let killed = failed("rank 3 (pid 2) was killed by signal 9 (SIGKILL)");
         let gone = failed("node 2 is gone");
-        let text = |end: &End| end.to_string().split_once(' ').map(|(_, how)| how.to_owned());
+        let text = |end: &MachineEnd| end.to_string().split_once(' ').map(|(_, how)| how.to_owned());
         assert_eq!(reason(&[exited.clone(), killed.clone()]), text(&killed));
         assert_eq!(reason(&[exited.clone(), gone.clone()]), text(&gone));
-        assert_eq!(reason(&[End::Success, exited.clone()]), text(&exited));
-        assert_eq!(reason(&[End::Success, End::Success]), None);
-        assert_eq!(reason(&[End::Interrupted, exited]), None);
+        assert_eq!(reason(&[MachineEnd::Success, exited.clone()]), text(&exited));
+        assert_eq!(reason(&[MachineEnd::Success, MachineEnd::Success]), None);
+        assert_eq!(reason(&[MachineEnd::Interrupted, exited]), None);
     }
 }

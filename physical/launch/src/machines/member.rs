@@ -1,7 +1,7 @@
 //! A launcher that follows the one of node 0.
 
-use super::wire::{Lines, Writer, call};
-use super::{Decision, End, Start};
+use super::messages::{Decision, MachineEnd, Start};
+use super::wire::{LineReader, LineWriter, call};
 use crate::{Job, Node};
 use hexagram_physical::launcher::{host_and_port, read_given};
 use hexagram_physical::{Error, Result};
@@ -22,8 +22,8 @@ const SLACK: Duration = Duration::from_secs(60);
 /// Connection to the leader.
 pub(crate) struct Member {
     node: Node,
-    lines: Lines,
-    writer: Writer,
+    lines: LineReader,
+    writer: LineWriter,
     /// Longest time until a decision: that of the leader for the other machines, twice.
     decision: Duration,
     /// Start that was announced with the decision to restart.
@@ -95,7 +95,7 @@ impl Member {
     }
 
     /// Reports an end, and waits for the decision of the leader.
-    pub(super) async fn decide(&mut self, end: &End) -> Result<Decision> {
+    pub(super) async fn decide(&mut self, end: &MachineEnd) -> Result<Decision> {
         if self.is_stopped {
             return Ok(Decision::Stop);
         }
@@ -153,7 +153,11 @@ fn malformed(line: &str) -> Error {
 }
 
 /// Connects to the first address of the host that answers.
-async fn connect((host, port): (String, u16), secret: &[u8], join: &str) -> io::Result<(Lines, Writer)> {
+async fn connect(
+    (host, port): (String, u16),
+    secret: &[u8],
+    join: &str,
+) -> io::Result<(LineReader, LineWriter)> {
     let addresses: Vec<SocketAddr> =
         spawn_blocking(move || (host, port).to_socket_addrs().map(Iterator::collect))
             .await

@@ -17,6 +17,7 @@
 pub(super) mod budget;
 mod leader;
 mod member;
+mod messages;
 mod wire;
 
 use crate::outcome::Outcome;
@@ -25,37 +26,8 @@ use budget::{Budget, Checkpointed};
 use hexagram_physical::Result;
 use leader::Leader;
 use member::Member;
-use std::fmt;
-
-/// One start of the ranks of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Start {
-    /// Number of restarts before it.
-    pub(super) restart: u32,
-    /// Part of this machine; `None` on a single machine.
-    pub(super) node: Option<Node>,
-    /// Random bytes from which the secret of the start is derived; `None` to use the secret as it is.
-    pub(super) key: Option<[u8; 16]>,
-    /// Reason of the restart, if it is one.
-    pub(super) why: String,
-}
-
-/// End of the ranks of one machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum End {
-    Success,
-    Interrupted,
-    Failed(String),
-}
-
-/// What follows the end of the ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// The job starts again, for this reason.
-    Restart(String),
-    /// The job has ended.
-    Stop,
-}
+use messages::MachineEnd;
+pub(super) use messages::{Decision, Start};
 
 /// The machines of a job, as its launcher sees them.
 pub(super) enum Machines {
@@ -115,10 +87,10 @@ impl Machines {
         budget: &mut Budget,
         checkpointed: Checkpointed,
     ) -> Result<Decision> {
-        let end = End::of(outcome);
+        let end = MachineEnd::of(outcome);
         match self {
             Machines::Alone { restart, .. } => match end {
-                End::Failed(how) if budget.allows(&how, checkpointed) => {
+                MachineEnd::Failed(how) if budget.allows(&how, checkpointed) => {
                     *restart += 1;
                     Ok(Decision::Restart(format!("{how} first")))
                 }
@@ -134,49 +106,5 @@ impl Machines {
         if let Machines::Leader(leader) = self {
             leader.stop().await;
         }
-    }
-}
-
-impl End {
-    fn of(outcome: &Outcome) -> Self {
-        match outcome {
-            // The other machine reports its failure itself.
-            Outcome::Success | Outcome::Elsewhere { .. } => End::Success,
-            Outcome::Interrupted { .. } => End::Interrupted,
-            Outcome::Failed(first) => End::Failed(first.to_string()),
-        }
-    }
-
-    /// Decodes the text of [`End`]'s `Display`.
-    fn parse(text: &str) -> Option<Self> {
-        match text.split_once(' ') {
-            Some(("failed", how)) => Some(End::Failed(how.to_owned())),
-            _ if text == "success" => Some(End::Success),
-            _ if text == "interrupted" => Some(End::Interrupted),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Success => f.write_str("success"),
-            End::Interrupted => f.write_str("interrupted"),
-            End::Failed(how) => write!(f, "failed {how}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_read_as_it_was_written() {
-        for end in [End::Success, End::Interrupted, End::Failed("rank 3 (pid 7) exited with code 1".into())] {
-            assert_eq!(End::parse(&end.to_string()), Some(end));
-        }
-        assert_eq!(End::parse("fine"), None);
     }
 }

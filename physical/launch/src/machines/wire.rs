@@ -21,20 +21,24 @@ const PROBES: u32 = 4;
 const LONGEST: usize = 4096;
 
 /// One direction of a connection, from which lines are read.
-pub(super) struct Lines {
+pub(super) struct LineReader {
     stream: BufReader<OwnedReadHalf>,
     /// Begin of the next line.
     partial: Vec<u8>,
 }
 
 /// The other direction.
-pub(super) struct Writer(OwnedWriteHalf);
+pub(super) struct LineWriter(OwnedWriteHalf);
 
 /// Connects to a leader, and proves the secret. Sends `join` with the proof.
 ///
 /// # Errors
 /// `PermissionDenied` if the secrets differ; others of the connection.
-pub(super) async fn call(address: SocketAddr, secret: Vec<u8>, join: String) -> io::Result<(Lines, Writer)> {
+pub(super) async fn call(
+    address: SocketAddr,
+    secret: Vec<u8>,
+    join: String,
+) -> io::Result<(LineReader, LineWriter)> {
     blocking(move || {
         let mut stream = Blocking::connect_timeout(&address, STEP)?;
         with_timeouts(&stream)?;
@@ -48,7 +52,7 @@ pub(super) async fn call(address: SocketAddr, secret: Vec<u8>, join: String) -> 
 ///
 /// # Errors
 /// `PermissionDenied` if the secrets differ; others of the connection.
-pub(super) async fn answer(stream: TcpStream, secret: Vec<u8>) -> io::Result<(Lines, Writer)> {
+pub(super) async fn answer(stream: TcpStream, secret: Vec<u8>) -> io::Result<(LineReader, LineWriter)> {
     let mut stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     blocking(move || {
@@ -62,11 +66,11 @@ pub(super) async fn answer(stream: TcpStream, secret: Vec<u8>) -> io::Result<(Li
 /// Runs a handshake on a thread of its own, and splits its stream.
 async fn blocking(
     handshake: impl FnOnce() -> io::Result<Blocking> + Send + 'static,
-) -> io::Result<(Lines, Writer)> {
+) -> io::Result<(LineReader, LineWriter)> {
     let stream = spawn_blocking(handshake).await.map_err(io::Error::other)??;
     stream.set_nonblocking(true)?;
     let (read, write) = TcpStream::from_std(stream)?.into_split();
-    Ok((Lines { stream: BufReader::new(read), partial: Vec::new() }, Writer(write)))
+    Ok((LineReader { stream: BufReader::new(read), partial: Vec::new() }, LineWriter(write)))
 }
 
 /// Limits the steps of a handshake, and makes the system detect a machine that no longer answers.
@@ -81,7 +85,7 @@ fn with_timeouts(stream: &Blocking) -> io::Result<()> {
     Ok(())
 }
 
-impl Lines {
+impl LineReader {
     /// Returns the next line; `None` at the end of the connection, whatever its cause, or if a line is too long. If the
     /// future is dropped, nothing is lost.
     pub(super) async fn next(&mut self) -> Option<String> {
@@ -102,7 +106,7 @@ impl Lines {
     }
 }
 
-impl Writer {
+impl LineWriter {
     /// Sends a line, cut to the longest.
     ///
     /// # Errors

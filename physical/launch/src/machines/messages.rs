@@ -1,0 +1,83 @@
+//! What launchers agree on: each start, each end, and what follows it.
+
+use crate::Node;
+use crate::outcome::Outcome;
+use std::fmt;
+
+/// One start of the ranks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Number of restarts before it.
+    pub(crate) restart: u32,
+    /// Part of this machine; `None` on a single machine.
+    pub(crate) node: Option<Node>,
+    /// Random bytes from which the secret of the start is derived; `None` to use the secret as it is.
+    pub(crate) key: Option<[u8; 16]>,
+    /// Reason of the restart, if it is one.
+    pub(crate) why: String,
+}
+
+/// MachineEnd of the ranks of one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum MachineEnd {
+    Success,
+    Interrupted,
+    Failed(String),
+}
+
+/// What follows the end of the ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The job starts again, for this reason.
+    Restart(String),
+    /// The job has ended.
+    Stop,
+}
+
+impl MachineEnd {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            // The other machine reports its failure itself.
+            Outcome::Success | Outcome::Elsewhere { .. } => MachineEnd::Success,
+            Outcome::Interrupted { .. } => MachineEnd::Interrupted,
+            Outcome::Failed(first) => MachineEnd::Failed(first.to_string()),
+        }
+    }
+
+    /// Decodes the text of [`MachineEnd`]'s `Display`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        match text.split_once(' ') {
+            Some(("failed", how)) => Some(MachineEnd::Failed(how.to_owned())),
+            _ if text == "success" => Some(MachineEnd::Success),
+            _ if text == "interrupted" => Some(MachineEnd::Interrupted),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for MachineEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MachineEnd::Success => f.write_str("success"),
+            MachineEnd::Interrupted => f.write_str("interrupted"),
+            MachineEnd::Failed(how) => write!(f, "failed {how}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_read_as_it_was_written() {
+        for end in [
+            MachineEnd::Success,
+            MachineEnd::Interrupted,
+            MachineEnd::Failed("rank 3 (pid 7) exited with code 1".into()),
+        ] {
+            assert_eq!(MachineEnd::parse(&end.to_string()), Some(end));
+        }
+        assert_eq!(MachineEnd::parse("fine"), None);
+    }
+}
