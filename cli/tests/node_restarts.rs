@@ -83,11 +83,11 @@ fn a_machine_that_is_gone_is_left_out_and_taken_in_when_it_comes_back() {
 #[test]
 fn too_few_machines_end_the_job_with_the_missing_one() {
     let job = Job::new(13);
-    let script = "test $HEXAGRAM_NODE = 1 && kill -9 $PPID; sleep .3; exit 3";
+    let script = "test $TEST_NODE = 1 && kill -9 $PPID; sleep .3; exit 3";
     let options = ["--max-restarts", "3", "--rejoin-wait", "1"];
     let node = |number: &str| {
         let mut command = job.node(number, &options, &shell(script));
-        command.env("HEXAGRAM_NODE", number);
+        command.env("TEST_NODE", number);
         command
     };
     let ended = all([node("1"), node("0")]);
