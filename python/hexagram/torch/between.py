@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from .broadcast_state import share_optimizers
 from .checkpoint import restored, saved
 from .copies import Copied
-from .broadcast_state import share_optimizers
 from .model import model_buffers, model_frozen, named_buffers
 from .tensors import numbers, span
 

@@ -26,20 +26,20 @@ from hexagram import NotFinite, UsageError
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
-from .claimed_models import Attached
 from .between import Between
-from .groups import all_groups, names_of
 from .broadcast_state import share_optimizers
+from .claimed_models import Attached
+from .default_world import Ranks, communicator_of
+from .groups import all_groups, names_of
+from .join import check_uneven, follow_rate, last_of
 from .model import check_apart, described, model_buffers, model_frozen, model_parameters
 from .optimizer import EngineOptimizer, compared_rate, form, rate_of
 from .options import check_rate, check_takes_groups, engine_options
 from .tensors import numbers, span
 from .uncompiled import uncompiled
-from .join import check_uneven, follow_rate, last_of
 from .views import Views
 from .watched import Watched
 from .work import passes_on_stack
-from .default_world import Ranks, communicator_of
 
 if TYPE_CHECKING:
     from .overlap import ForwardOverlap

@@ -18,8 +18,8 @@ from torch.futures import Future
 from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
-from .tensors import readable, span
 from .default_world import Ranks, communicator_of
+from .tensors import readable, span
 
 
 class HookState:

@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexagram import Communicator, UsageError
 
-from .tensors import span
 from .default_world import Ranks, communicator_of
+from .tensors import span
 
 
 class SyncBatchNorm(_BatchNorm):
