@@ -138,3 +138,34 @@ fn with_grow_a_machine_joins_as_soon_as_it_comes() {
         assert!(ended.stderr[0].starts_with("hexagram: node 1 joins; restart 1"), "{:?}", ended.stderr);
     }
 }
+
+#[test]
+fn a_machine_that_works_longer_than_the_others_is_waited_for() {
+    let job = Job::new(17);
+    let script = "test $HEXAGRAM_RANK = 3 && sleep 3; echo $HEXAGRAM_RESTART";
+    let options = ["--max-restarts", "1", "--rejoin-wait", "1", "--no-prefix"];
+    let ended = all(["1", "0"].map(|number| job.node(number, &options, &shell(script))));
+    for ended in ended {
+        assert_eq!((ended.code, ended.stdout.len()), (Some(0), 2), "{:?} {:?}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stderr, [""; 0]);
+    }
+}
+
+#[test]
+fn a_launcher_whose_ranks_succeeded_reports_that_the_job_failed() {
+    let job = Job::new(18);
+    let script = "test $HEXAGRAM_RANK -lt 2 || exit 3";
+    let ended = all(["1", "0"].map(|number| job.node(number, &["--max-restarts", "1"], &shell(script))));
+    assert_eq!(
+        (ended[0].code, ended[1].code),
+        (Some(3), Some(1)),
+        "{:?} {:?}",
+        ended[0].stderr,
+        ended[1].stderr
+    );
+    let report = ended[1].stderr.last().unwrap();
+    assert!(
+        report.contains("another node failed: rank 2") || report.contains("another node failed: rank 3"),
+        "{report}"
+    );
+}

@@ -64,12 +64,12 @@ fn a_job_that_makes_no_progress_ends_after_three_starts() {
         "note() {{ {note}; }}; note 1; test $HEXAGRAM_RESTART = 1 && note 2; exit $((10 + HEXAGRAM_RESTART))"
     );
     let ended = run(shell(&["-n", "1", "--max-restarts", "100"], &script));
-    assert_eq!(ended.code, Some(13), "{:?}", ended.stderr);
-    let stall = &ended.stderr[3];
+    assert_eq!(ended.code, Some(14), "{:?}", ended.stderr);
+    let stall = &ended.stderr[4];
     assert!(
         stall.starts_with("hexagram: 3 starts in a row failed without a new checkpoint: 1. rank 0"),
         "{stall}"
     );
-    assert!([11, 12, 13].iter().all(|code| stall.contains(&format!("code {code}"))), "{stall}");
-    assert_eq!(ended.stderr.len(), 5, "{:?}", ended.stderr);
+    assert!([12, 13, 14].iter().all(|code| stall.contains(&format!("code {code}"))), "{stall}");
+    assert_eq!(ended.stderr.len(), 6, "{:?}", ended.stderr);
 }

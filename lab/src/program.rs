@@ -14,13 +14,13 @@
 //! |---|---|
 //! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs`, `advise.rs` | each program, with its options |
 //! | `command.rs` | the command line that chooses one of them |
-//! | `setting.rs`, `stepping.rs` | options of several programs: task, data and ranks; optimizer and learning rate |
+//! | `train_args.rs`, `optimizer_args.rs` | options of several programs: task, data and ranks; optimizer and learning rate |
 //! | `names.rs` | spelling of algorithms, their help, and the folder names of their runs |
 //! | `periods.rs` | numbers of steps that are whole periods of an algorithm |
 //! | `record.rs` | the figures of a training on disk |
-//! | `rehearsal.rs` | errors found before ranks start |
+//! | `preflight.rs` | errors found before ranks start |
 //! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and their transport |
-//! | `say.rs`, `table.rs` | output of the programs |
+//! | `console.rs`, `table.rs` | output of the programs |
 
 #[cfg(feature = "programs")]
 mod advise;

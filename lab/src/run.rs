@@ -12,7 +12,7 @@
 //! | `work.rs` | tokens and waiting of each rank, and what balancing gains |
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
-//! | `saves.rs`, `made_with.rs` | its checkpoints, and the options and data that they belong to |
+//! | `saves.rs`, `provenance.rs` | its checkpoints, and the options and data that they belong to |
 //! | `baseline.rs` | the bytes that synchronous SGD would send |
 
 #![allow(clippy::disallowed_methods, reason = "ranks train on this machine, and its time is what they print")]

@@ -8,10 +8,11 @@
 //!
 //! The optimizer state is that of the first file of each rank. The algorithm begins anew, as after
 //! [`switch`](crate::DataParallel::switch): what it has kept for one rank (an error feedback, copies of neighbours, a weight)
-//! means nothing among other ranks.
+//! means nothing among other ranks. That includes moments that the algorithm keeps in place of an optimizer, as qadam,
+//! zero-one-adam and signsgd-vote do: their loss rises for some steps.
 
 use super::folder::{Folder, Name};
-use super::{OWN, file, of_one_save};
+use super::{OWN, SAVED_AS, file, of_one_save};
 use crate::engine::DataParallel;
 use crate::record::{Record, all_or_none};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
@@ -28,19 +29,26 @@ pub(super) fn load(
     fits: impl FnOnce(&Record) -> Result<()>,
 ) -> Result<Record> {
     let comm = engine.communicator().clone();
-    let paths: Vec<PathBuf> =
-        shares(comm.rank(), comm.size(), saved).map(|rank| folder.file_of(name, rank, saved)).collect();
-    let records = paths.iter().map(|path| file::read(path)).collect::<Result<Vec<_>>>();
-    let mut records = all_or_none(&comm, records)?;
-    let mut record = records.swap_remove(0);
-    of_one_save(&comm, &paths[0], &record)?;
+    let is_mean = !engine.algorithm().keeps_replicas_identical();
+    if is_mean && !engine.works_on_parameters() {
+        let name = engine.algorithm().name();
+        let what = format!("{name} keeps a replica for each rank, and the framework has the parameters");
+        return Err(Error::usage(what, "start as many ranks as have saved the checkpoint"));
+    }
+    let mut shares = shares(comm.rank(), comm.size(), saved);
+    let first = shares.next().unwrap_or_default();
+    // Any file has the parameters of identical replicas: one that is on this host.
+    let any =
+        (0..saved).map(|at| (first + at) % saved).find(|rank| folder.file_of(name, *rank, saved).is_file());
+    let path = folder.file_of(name, if is_mean { first } else { any.unwrap_or(first) }, saved);
+    let mut record = all_or_none(&comm, file::read(&path))?;
+    of_one_save(&comm, &path, &record)?;
     let own = record.detach(OWN);
     all_or_none(&comm, fits(&own))?;
-    if !engine.algorithm().keeps_replicas_identical() {
-        records.push(record);
-        record =
-            all_or_none(&comm, engine_has_parameters(engine).map(|()| records.pop().unwrap_or_default()))?;
-        mean(&comm, &mut record, &records, saved)?;
+    if is_mean {
+        let paths: Vec<PathBuf> = shares.map(|rank| folder.file_of(name, rank, saved)).collect();
+        let sums = all_or_none(&comm, sums(&record, &paths))?;
+        mean(&comm, &mut record, sums, saved)?;
     }
     engine.checkpoint().load_resized(record)?;
     Ok(own)
@@ -51,33 +59,38 @@ fn shares(rank: usize, size: usize, saved: usize) -> impl Iterator<Item = usize>
     (rank % saved..if rank < saved { saved } else { rank % saved + 1 }).step_by(size)
 }
 
-/// Fails if the framework has the parameters, which this module cannot average.
-fn engine_has_parameters(engine: &DataParallel) -> Result<()> {
-    if engine.works_on_parameters() {
-        return Ok(());
+/// Returns the sum of each parameter over `record` and the files of other ranks, which are read one by one.
+fn sums(record: &Record, others: &[PathBuf]) -> Result<Vec<(String, Vec<f64>)>> {
+    let parameters = record.tensors().filter(|(name, _)| name.starts_with(PARAMETER));
+    let mut sums = parameters
+        .map(|(name, saved)| Ok((name.to_owned(), numbers(&saved.values)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let save: String = record.noted(SAVED_AS)?;
+    for path in others {
+        let other = file::read(path)?;
+        if other.noted::<String>(SAVED_AS)? != save {
+            let what = format!("{} is not of the save {save}", path.display());
+            return Err(Error::usage(what, "restore the file that is out of place"));
+        }
+        for (name, sum) in &mut sums {
+            let more = numbers(&other.tensor(name)?.values)?;
+            if more.len() != sum.len() {
+                let what =
+                    format!("{} has {} elements of `{name}`, not {}", path.display(), more.len(), sum.len());
+                return Err(Error::usage(what, "restore the file that is out of place"));
+            }
+            sum.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+        }
     }
-    let what = format!(
-        "{} keeps a replica for each rank, and the framework has the parameters",
-        engine.algorithm().name()
-    );
-    Err(Error::usage(what, "start as many ranks as have saved the checkpoint"))
+    Ok(sums)
 }
 
 /// Replaces the parameters of `record` by the mean over all saved ranks. Ranks beyond them add nothing.
-fn mean(comm: &Communicator, record: &mut Record, others: &[Record], saved: usize) -> Result<()> {
+fn mean(comm: &Communicator, record: &mut Record, sums: Vec<(String, Vec<f64>)>, saved: usize) -> Result<()> {
     let is_copy = comm.rank() >= saved;
-    let names: Vec<String> = record
-        .tensors()
-        .map(|(name, _)| name.to_owned())
-        .filter(|name| name.starts_with(PARAMETER))
-        .collect();
-    for name in names {
+    for (name, mut sum) in sums {
         let tensor = record.tensor(&name)?;
         let (shape, dtype) = (tensor.shape.clone(), tensor.values.dtype());
-        let mut sum = numbers(&tensor.values)?;
-        for other in others {
-            sum.iter_mut().zip(numbers(&other.tensor(&name)?.values)?).for_each(|(sum, x)| *sum += x);
-        }
         if is_copy {
             sum.fill(0.0);
         }

@@ -21,7 +21,7 @@ use super::{DataParallel, EngineOptions, hooks};
 use crate::host_copy::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
-use hexagram_logical::{Buffer, Error, Result};
+use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 use std::collections::BTreeMap;
 
 /// State of an engine, for saving and restoring: see [`DataParallel::checkpoint`].
@@ -303,6 +303,9 @@ impl DataParallel {
             self.rate = Some(record.noted("learning-rate")?);
             self.follow_rate();
         }
+        if saver == Saver::OtherRanks {
+            self.agree_on_steps()?;
+        }
         self.forwarded = false;
         if let Some(scaler) = &mut self.scaler {
             let mut fields = Fields::loading(buffers(record.detach("scaler")));
@@ -314,14 +317,24 @@ impl DataParallel {
         };
         let count = plan.buckets().len();
         self.install(plan)?;
-        self.restore_tuning(record)?;
         if saver == Saver::OtherRanks {
-            self.present.begun = self.present.step;
             return Ok(());
         }
+        self.restore_tuning(record)?;
         let mut states = record.detach("algorithm");
         let states = (0..count).map(|bucket| buffers(states.detach(&bucket.to_string()))).collect();
         all_or_none(&self.comm, self.set_algorithm_state(states))
+    }
+}
+
+impl DataParallel {
+    /// Takes the most steps of any rank, since those of an asynchronous algorithm differ, and begins the algorithm there.
+    fn agree_on_steps(&mut self) -> Result<()> {
+        let mut steps = [self.present.step, self.present.updates].map(|steps| steps as i64);
+        self.comm.blocking().all_reduce(&mut steps, ReduceOp::Max)?;
+        [self.present.step, self.present.updates] = steps.map(|steps| steps as u64);
+        self.present.begun = self.present.step;
+        Ok(())
     }
 }
 

@@ -43,7 +43,7 @@ use hexagram_physical::launcher::{
 use hexagram_physical::world::check_environment;
 use hexagram_physical::{Error, Result};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::panic;
 use std::path::PathBuf;
 use std::thread;
@@ -108,6 +108,12 @@ pub enum Output {
     Prefixed,
     /// The ranks inherit the stdout and stderr of this process, so that lines may mix.
     Inherit,
+}
+
+/// Prints a line of this launcher on stderr.
+fn console_line(what: &str) {
+    // Without a reader, the job continues.
+    let _ = io::stderr().write_all(format!("hexagram: {what}\n").as_bytes());
 }
 
 impl Job {

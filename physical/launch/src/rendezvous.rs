@@ -6,7 +6,7 @@
 //! the program must keep open files (`sudo` and Python's `subprocess` close them by default).
 
 use crate::Job;
-use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, memory_file, read_given, secret_of_start};
+use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, memory_file, read_given};
 use hexagram_physical::{Error, Result};
 use rustix::fs::{Mode, SealFlags};
 use rustix::io::Errno;
@@ -34,12 +34,12 @@ pub(super) struct RendezvousSetup {
 
 impl RendezvousSetup {
     /// Opens the rendezvous of `job`: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as
-    /// the job specifies. With `key`, the secret is that of one start.
+    /// the job specifies. With `secret`, one start on several machines.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the system provides no socket or memory, or the secret cannot be read.
-    pub(super) fn open(job: &Job, key: Option<&[u8; 16]>) -> Result<Self> {
+    pub(super) fn open(job: &Job, secret: Option<&[u8]>) -> Result<Self> {
         let in_memory = |secret: &[u8]| {
             let remedy = "check that free memory exists and memfd_create is allowed";
             let kept = keep(secret)
@@ -54,8 +54,8 @@ impl RendezvousSetup {
             )
         })?;
         if let Some(node) = &job.node {
-            let given = read_given(&node.secret.to_string_lossy())?;
-            let secret_bytes = key.map_or_else(|| given.clone(), |key| secret_of_start(&given, key));
+            let given = || read_given(&node.secret.to_string_lossy());
+            let secret_bytes = secret.map_or_else(given, |secret| Ok(secret.to_vec()))?;
             let secret = in_memory(&secret_bytes)?;
             let listeners = node.listen(job.size() - job.ranks)?;
             let address = node.address.clone();

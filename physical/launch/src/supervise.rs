@@ -9,6 +9,7 @@
 //! started elsewhere get the same signals, and are killed when the last rank has ended.
 
 use crate::Job;
+use crate::console_line as say;
 use crate::descendants::Descendants;
 use crate::logs::RankLog;
 use crate::machines::budget::{Budget, Checkpointed};
@@ -24,7 +25,7 @@ use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::future;
-use std::io::{self, Write};
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
@@ -60,7 +61,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
             }
         };
         announce(&start, job);
-        let mut supervisor = Supervisor::start(&of_start(job, &start), start.key.as_ref())?;
+        let mut supervisor = Supervisor::start(&of_start(job, &start), start.secret.as_deref())?;
         supervisor.until_all_ended(&mut signals, machines.trouble()).await?;
         supervisor.until_all_written(&mut signals).await;
         let checkpointed = supervisor.checkpointed();
@@ -69,14 +70,16 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
         why = match unless_ended(&mut signals, decided).await {
             Ok(decision) => match decision? {
                 Decision::Restart(why) => why,
-                Decision::Stop => {
+                Decision::Stop(why) => {
                     budget.stall().into_iter().for_each(|stall| say(&stall));
-                    return Ok(outcome);
+                    let why = why.filter(|_| outcome == Outcome::Success);
+                    return Ok(why.map_or(outcome, |why| Outcome::Elsewhere { why }));
                 }
             },
-            Err(_) => {
+            Err(signal) => {
                 machines.stop().await;
-                return Ok(outcome);
+                let is_success = outcome == Outcome::Success;
+                return Ok(if is_success { Outcome::Interrupted { signal } } else { outcome });
             }
         };
     }
@@ -121,12 +124,6 @@ fn announce(start: &Start, job: &Job) {
     let of =
         if start.restart <= job.max_restarts { format!(" of {}", job.max_restarts) } else { String::new() };
     say(&format!("{}; restart {}{of}", start.why, start.restart));
-}
-
-/// Prints a line on stderr.
-fn say(what: &str) {
-    // Without a reader, the job continues.
-    let _ = io::stderr().write_all(format!("hexagram: {what}\n").as_bytes());
 }
 
 /// Phase of a job's end.
@@ -180,8 +177,8 @@ struct RunningRank {
 
 impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
-    fn start(job: &Job, key: Option<&[u8; 16]>) -> Result<Self> {
-        let mut setup = RendezvousSetup::open(job, key)?;
+    fn start(job: &Job, secret: Option<&[u8]>) -> Result<Self> {
+        let mut setup = RendezvousSetup::open(job, secret)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
         let logs = RankLog::create_all(folder, job.numbers())?;
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| RankLog::remove_all(folder, job.numbers()))

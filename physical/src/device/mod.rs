@@ -5,7 +5,7 @@
 //! Kernels *enqueue*: they return once the work is ordered after earlier work on the same memory; on the host, it is
 //! then complete. Collectives and algorithms are written once against views, and never name a device.
 //!
-//! `arithmetic` has the operations and their host form, `elsewhere` that of other devices, [`queue`] the interface of
+//! `operations` has the arithmetic and its host form, and that of other devices (`cross_device`), [`queue`] the interface of
 //! such a device, [`kernels`] and `host` the host kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`]
 //! user kernels, and [`program`] the programs of a device with compiled kernels. `testing::late` (feature `testing`)
 //! is a complete device in two pages.

@@ -6,11 +6,15 @@
 //! by [`Rates`]. A run follows from its arguments, its seed and the results of its ranks, to the last bit: on every
 //! machine, if those are equal.
 //!
-//! `simulation` runs ranks. `cluster`, `shape`, `topology` and `link` describe the cluster, `fault` the failures,
-//! `rates` the times. `schedule` has the clock and selects the running fiber, `agenda` the events, `wires` the
-//! transfer of messages (`messages`), `routes` their routes, `flows` their shares of links, and `mail` their arrival.
-//! `connect` and `endpoint` are the transport, as in every backend, and `operations` the running operations of an
-//! endpoint. `job` starts ranks as processes, which meet and monitor each other over `sockets`.
+//! | module | content |
+//! |---|---|
+//! | `simulation` | runs the ranks |
+//! | `cluster` | hosts, links, topology and failures of the cluster |
+//! | `network` | times, routes, shares of links, and the transfer of messages |
+//! | `schedule` | the clock, the events, and the running fiber; ranks as processes of a job |
+//! | `mailbox`, `phantom` | messages that have arrived; buffers without contents |
+//! | `connect`, `endpoint`, `operations` | the transport, as in every backend |
+//! | `sockets` | the network on which processes of a job meet and monitor each other |
 
 #![allow(clippy::disallowed_methods, reason = "a backend, which gives simulated ranks all of these")]
 

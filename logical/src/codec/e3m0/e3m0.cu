@@ -1,4 +1,4 @@
-// Four bits for each number, its sign and the power of two next to it: the twin of e3m0.rs.
+// Four bits for each number, its sign and the power of two next to it: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -1,4 +1,4 @@
-// Eight-bit floats of four bits of exponent, scaled block by block: the twin of e4m3.rs.
+// Eight-bit floats of four bits of exponent, scaled block by block: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -1,4 +1,4 @@
-// Numbers as they are: the twin of exact.rs.
+// Numbers as they are: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -1,4 +1,4 @@
-// 16-bit floats: the twin of half.rs.
+// 16-bit floats: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -1,4 +1,4 @@
-// Four bits for each number, in equal steps up to the largest of its block: the twin of int4.rs.
+// Four bits for each number, in equal steps up to the largest of its block: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

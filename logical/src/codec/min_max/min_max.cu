@@ -1,4 +1,4 @@
-// Eight bits for each number, relative to the range of its block: the twin of min_max.rs, whose arithmetic is in
+// Eight bits for each number, relative to the range of its block: the twin of mod.rs, whose arithmetic is in
 // simd.rs.
 
 #include "device.cuh"

@@ -1,4 +1,4 @@
-// Quantized SGD on the device: qsgd.rs, with the levels and the packing of kernels/levels.rs.
+// Quantized SGD on the device: mod.rs, with the levels and the packing of levels/mod.rs.
 //
 // A piece is what is packed together, at most 512 numbers of a bucket. Where a bucket is one piece, one kernel does it
 // all; else the squares of pieces are summed first, then those sums bucket by bucket, in 64 lanes, and then pieces are
@@ -9,7 +9,7 @@ constexpr u32 PIECE = 512;
 constexpr u32 LANES = 16;
 constexpr u32 THREADS = 64;
 
-/// Sums of squares below this are summed up again in double precision; see kernels/levels.rs.
+/// Sums of squares below this are summed up again in double precision; see levels/mod.rs.
 constexpr float SMALL = 0x1p-100f;
 /// Norm below which numbers are multiplied by LIFT before they are divided by it.
 constexpr float LITTLE = 0x1p-63f;
@@ -284,7 +284,7 @@ extern "C" __global__ void qsgd_pack(const float* from, u64 len, u64 bucket, u64
     }
 }
 
-/// Returns the distance of levels; see qsgd.rs.
+/// Returns the distance of levels; see mod.rs.
 __device__ inline float unit_of(float norm, float levels) {
     float unit = norm / levels;
     bool fits = unit * levels <= __uint_as_float(F32_LARGEST) || norm != norm;

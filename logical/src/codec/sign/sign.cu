@@ -1,4 +1,4 @@
-// One bit for each number, its sign, and the mean of the absolute values of its block: the twin of sign.rs.
+// One bit for each number, its sign, and the mean of the absolute values of its block: the twin of mod.rs.
 
 #include "device.cuh"
 #include "blocks.cuh"

@@ -1,4 +1,4 @@
-// Top-k on the device: top_k.rs with the selection of selection.rs, the places of places.rs and the bins of bins.rs.
+// Top-k on the device: mod.rs with the selection of selection.rs, the places of index_coding.rs and the bins of two_bit.rs.
 //
 // Selection sorts by the bits of magnitudes, from the highest on, as far as it has to: how many elements have which
 // upper bits says which bits the k-th has. Of a long run
@@ -431,7 +431,7 @@ extern "C" __global__ void top_k_chunks(const float* from, u64 len, u64 size, u6
 
 // ----------------------------------------------------------------------------------------------- values in two bits
 
-/// Numbers that are summed up together: PIECE of bins.rs.
+/// Numbers that are summed up together: PIECE of two_bit.rs.
 constexpr u32 PIECE = 4096;
 constexpr u32 BINS = 4;
 

@@ -27,15 +27,20 @@ impl Budget {
 
     /// Records a failure, and returns true if the job starts again.
     pub(crate) fn allows(&mut self, why: &str, checkpointed: Checkpointed) -> bool {
-        if checkpointed.has_saved {
-            self.stalled.clear();
-        }
-        if checkpointed.is_used {
+        self.saw(checkpointed);
+        if checkpointed.is_used && !checkpointed.has_saved {
             self.stalled.push(why.to_owned());
         }
         let is_allowed = self.left > 0 && self.stalled.len() < STALLED;
         self.left -= u32::from(is_allowed);
         is_allowed
+    }
+
+    /// Records the checkpoints of a start.
+    pub(crate) fn saw(&mut self, checkpointed: Checkpointed) {
+        if checkpointed.has_saved {
+            self.stalled.clear();
+        }
     }
 
     /// Returns why no restart is worth while, if that has ended the job.
@@ -66,8 +71,8 @@ mod tests {
     fn three_failures_without_a_new_checkpoint_end_a_job() {
         let mut budget = Budget::new(100);
         assert!(budget.allows("a", USED) && budget.allows("b", SAVED));
-        assert!(budget.allows("c", USED) && !budget.allows("d", USED));
+        assert!(budget.allows("c", USED) && budget.allows("d", USED) && !budget.allows("e", USED));
         let stall = budget.stall().unwrap();
-        assert!(stall.ends_with("without a new checkpoint: 1. b; 2. c; 3. d"), "{stall}");
+        assert!(stall.ends_with("without a new checkpoint: 1. c; 2. d; 3. e"), "{stall}");
     }
 }

@@ -2,26 +2,33 @@
 
 use super::budget::{Budget, Checkpointed};
 use super::messages::{Decision, MachineEnd, Start};
-use super::wire::{LineReader, LineWriter, answer};
+use super::wire::{HANDSHAKE, LineReader, LineWriter, answer};
 use crate::node::RESOLVE_PATIENCE;
 use crate::{Job, Node};
-use hexagram_physical::launcher::{host_and_port, listen, random, read_given};
+use hexagram_physical::launcher::{host_and_port, listen, random, read_given, secret_of_start};
 use hexagram_physical::{Error, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
 use std::net::{TcpListener as Blocking, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Longest time until the machines have come for the first time: launchers are started by hand.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest time for a machine to end its ranks, in addition to the grace period: they notice, are killed, and are reaped.
+const ENDING: Duration = Duration::from_secs(90);
+/// Launchers that prove the secret at the same time, each on a thread; others wait to be accepted.
+const STRANGERS: usize = 32;
 /// Pause after a failure to accept, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// LauncherEvent of a connection.
+/// Event of a connection.
 enum LauncherEvent {
     /// A launcher has connected and proved the secret.
     Joined { node: usize, ranks: usize, connection: u64, writer: LineWriter },
@@ -49,7 +56,10 @@ pub(crate) struct Leader {
     /// Node for which the ranks were ended, so that it can join.
     growing: Option<usize>,
     rejoin_wait: Duration,
+    /// Longest time until the ranks of all machines have ended, once one has not succeeded.
+    ending: Duration,
     host: String,
+    secret: Vec<u8>,
     /// Number of the next restart; the first start is 0.
     restart: u32,
     events: UnboundedReceiver<LauncherEvent>,
@@ -71,11 +81,12 @@ impl Leader {
         let (host, port) = host_and_port("--addr", &node.address)?;
         let alternative = "choose a different port in --addr, on all machines";
         let (sender, events) = unbounded_channel();
+        let strangers = Arc::new(Semaphore::new(STRANGERS));
         for file in listen(host.clone(), port, job.size() - job.ranks, alternative, RESOLVE_PATIENCE)? {
             let listener = Blocking::from(file);
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
             let listener = listener.map_err(|cause| job.out_of_files("watch --addr".to_owned(), cause))?;
-            tokio::spawn(accept(listener, secret.clone(), sender.clone()));
+            tokio::spawn(accept(listener, secret.clone(), sender.clone(), Arc::clone(&strangers)));
         }
         Ok(Leader {
             node: node.clone(),
@@ -83,7 +94,9 @@ impl Leader {
             grow: job.grow,
             growing: None,
             rejoin_wait: job.rejoin_wait,
+            ending: job.grace.saturating_add(ENDING).max(job.rejoin_wait),
             host,
+            secret,
             restart: 0,
             events,
             others: BTreeMap::new(),
@@ -101,20 +114,31 @@ impl Leader {
         let nodes = self.others.len() + 1;
         self.last = self.others.keys().copied().chain([0]).collect();
         let text = u128::from_be_bytes(key);
+        let secret = secret_of_start(&self.secret, &key);
         for (position, other) in (1..).zip(self.others.values_mut()) {
             let line = format!("start {} {position} {nodes} {address} {text:032x} {why}", self.restart);
             other.is_running = true;
             // If it is gone, its ranks will be missing, and the job fails and starts again.
-            let _ = other.writer.send(&line).await;
+            other.writer.send(&line);
         }
         let node = Node { number: 0, nodes, least: nodes, address, secret: self.node.secret.clone() };
-        Ok(Start { restart: self.restart, node: Some(node), key: Some(key), why })
+        Ok(Start { restart: self.restart, node: Some(node), secret: Some(secret), why })
     }
 
     /// Waits until the machines of the last start are here, at most [`Job::rejoin_wait`], or as many as the job needs.
     async fn gather(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
+            while let Ok(event) = self.events.try_recv() {
+                self.handle(event);
+            }
+            if self.ends.contains(&MachineEnd::Interrupted) {
+                self.stop(Some("a launcher was interrupted")).await;
+                return Err(Error::setup(
+                    "the launcher of another node was interrupted",
+                    "start the job again",
+                ));
+            }
             let missing: Vec<usize> = self
                 .last
                 .iter()
@@ -134,7 +158,7 @@ impl Leader {
                         patience.as_secs(),
                         missing.first().copied().unwrap_or(here)
                     );
-                    self.stop().await;
+                    self.stop(Some(&what)).await;
                     let remedy = "start its launcher, or allow fewer machines with --nnodes MIN:MAX";
                     return Err(Error::setup(what, remedy));
                 }
@@ -154,14 +178,14 @@ impl Leader {
 
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
-        while self.ends.iter().all(|end| *end == MachineEnd::Success) {
+        while self.all_succeeded() {
             self.growing = self.newcomer();
             if let Some(node) = self.growing {
-                return self.end_others(format!("node {node} joins")).await;
+                return self.end_others(format!("node {node} joins"));
             }
             self.event(Instant::now() + PATIENCE).await;
         }
-        self.end_others(self.trouble_so_far()).await
+        self.end_others(self.trouble_so_far())
     }
 
     /// Returns a node that waits for the next start, if that is reason enough for one.
@@ -170,15 +194,24 @@ impl Leader {
         waiting.next().map(|(node, _)| *node)
     }
 
+    /// Returns true if every machine that has ended so far succeeded.
+    fn all_succeeded(&self) -> bool {
+        self.ends.iter().all(|end| *end == MachineEnd::Success)
+    }
+
     /// Describes why the ranks of all machines have to end.
     fn trouble_so_far(&self) -> String {
-        reason(&self.ends).unwrap_or_else(|| "a launcher was interrupted".to_owned())
+        let interrupted = || "a launcher was interrupted".to_owned();
+        match self.growing {
+            Some(node) => format!("node {node} joins"),
+            None => reason(&self.ends).unwrap_or_else(interrupted),
+        }
     }
 
     /// Makes the other machines end their ranks. Returns the reason.
-    async fn end_others(&mut self, why: String) -> String {
-        for other in self.others.values_mut().filter(|other| other.is_running) {
-            let _ = other.writer.send(&format!("end {why}")).await;
+    fn end_others(&self, why: String) -> String {
+        for other in self.others.values().filter(|other| other.is_running) {
+            other.writer.send(&format!("end {why}"));
         }
         why
     }
@@ -191,61 +224,86 @@ impl Leader {
         checkpointed: Checkpointed,
     ) -> Decision {
         self.ends.insert(0, own);
-        if self.ends.iter().any(|end| *end != MachineEnd::Success) {
-            self.end_others(self.trouble_so_far()).await;
-        }
-        let deadline = Instant::now() + self.rejoin_wait;
-        while self.others.values().any(|other| other.is_running) && Instant::now() < deadline {
-            self.event(deadline).await;
-        }
-        let silent: Vec<usize> = self.running().collect();
-        for node in silent {
-            self.others.remove(&node);
-            self.ends.push(MachineEnd::Failed(format!("node {node} does not answer")));
-        }
-        let is_interrupted = self.ends.contains(&MachineEnd::Interrupted);
-        let why = match (self.growing.take(), reason(&self.ends)) {
-            // What ends meanwhile has been told to end.
-            (Some(node), _) if !is_interrupted => Some(format!("node {node} joins")),
-            (_, failure) => failure.filter(|why| budget.allows(why, checkpointed)),
+        self.until_all_ended().await;
+        let has_ended_early = self.ends.contains(&MachineEnd::Elsewhere);
+        let growing = self.growing.take().filter(|_| has_ended_early && !self.is_interrupted());
+        let failure = reason(&self.ends);
+        let why = match growing {
+            // What has failed since was told to end.
+            Some(node) => {
+                budget.saw(checkpointed);
+                Some(format!("node {node} joins"))
+            }
+            None => failure.clone().filter(|why| budget.allows(why, checkpointed)),
         };
-        match why {
-            Some(why) => {
-                self.restart += 1;
-                Decision::Restart(why)
+        if let Some(why) = why {
+            self.restart += 1;
+            return Decision::Restart(why);
+        }
+        let why = failure.or_else(|| (!self.all_succeeded()).then(|| self.trouble_so_far()));
+        self.stop(why.as_deref()).await;
+        Decision::Stop(why)
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.ends.contains(&MachineEnd::Interrupted)
+    }
+
+    /// Waits until no machine runs ranks: as long as it takes while all succeed, and otherwise as long as an end may take.
+    async fn until_all_ended(&mut self) {
+        let mut deadline = None;
+        while self.others.values().any(|other| other.is_running) {
+            if deadline.is_none() && !self.all_succeeded() {
+                self.end_others(self.trouble_so_far());
+                deadline = Some(Instant::now() + self.ending);
             }
-            None => {
-                self.stop().await;
-                Decision::Stop
+            let until = deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
+            self.event(until).await;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break;
             }
+        }
+        let silent: Vec<usize> =
+            self.others.iter().filter(|(_, other)| other.is_running).map(|(node, _)| *node).collect();
+        for node in silent {
+            let why = format!("node {node} does not end its ranks");
+            if let Some(other) = self.others.remove(&node) {
+                other.writer.send(&format!("refused {why}"));
+            }
+            self.ends.push(MachineEnd::Failed(why));
         }
     }
 
-    /// Returns the other machines whose ranks have not ended.
-    fn running(&self) -> impl Iterator<Item = usize> {
-        self.others.iter().filter(|(_, other)| other.is_running).map(|(node, _)| *node)
-    }
-
-    /// Tells all launchers that the job has ended.
-    pub(super) async fn stop(&mut self) {
-        for other in self.others.values_mut() {
-            let _ = other.writer.send("stop").await;
+    /// Tells all launchers that the job has ended, and why unless it succeeded.
+    pub(super) async fn stop(&mut self, why: Option<&str>) {
+        let line = why.map_or("stop".to_owned(), |why| format!("stop {why}"));
+        for (_, other) in std::mem::take(&mut self.others) {
+            other.writer.send(&line);
+            other.writer.finish().await;
         }
     }
 
     /// Waits for an event, at most until `deadline`.
     async fn event(&mut self, deadline: Instant) {
-        match timeout_at(deadline, self.events.recv()).await {
-            Ok(Some(LauncherEvent::Joined { node, ranks, connection, writer })) => {
-                self.joined(node, ranks, OtherLauncher { connection, writer, is_running: false }).await;
+        if let Ok(Some(event)) = timeout_at(deadline, self.events.recv()).await {
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: LauncherEvent) {
+        match event {
+            LauncherEvent::Joined { node, ranks, connection, writer } => {
+                self.joined(node, ranks, OtherLauncher { connection, writer, is_running: false });
             }
-            Ok(Some(LauncherEvent::Ended { connection, end })) => {
+            LauncherEvent::Ended { connection, end } => {
                 let other = self.others.values_mut().find(|other| other.connection == connection);
-                if other.is_some_and(|other| std::mem::take(&mut other.is_running)) {
+                let was_running = other.is_some_and(|other| std::mem::take(&mut other.is_running));
+                // A launcher may be interrupted between two starts.
+                if was_running || end == MachineEnd::Interrupted {
                     self.ends.push(end);
                 }
             }
-            Ok(Some(LauncherEvent::Gone { connection })) => {
+            LauncherEvent::Gone { connection } => {
                 let gone = self.others.iter().find(|(_, other)| other.connection == connection);
                 let Some((node, was_running)) = gone.map(|(node, other)| (*node, other.is_running)) else {
                     return;
@@ -255,29 +313,25 @@ impl Leader {
                     self.ends.push(MachineEnd::Failed(format!("node {node} is gone")));
                 }
             }
-            Ok(None) | Err(_) => {}
         }
     }
 
     /// Takes a launcher in, or refuses it.
-    async fn joined(&mut self, node: usize, ranks: usize, mut other: OtherLauncher) {
+    fn joined(&mut self, node: usize, ranks: usize, other: OtherLauncher) {
         let nodes = self.node.nodes;
-        let refusal = if node == 0 || node >= nodes {
-            Some(format!("node {node} cannot join a job of {nodes} machines that node 0 leads"))
+        if node == 0 || node >= nodes {
+            let why = format!("node {node} cannot join a job of {nodes} machines that node 0 leads");
+            other.writer.send(&format!("refused {why}"));
         } else if ranks != self.ranks {
-            Some(format!("node {node} starts {ranks} ranks, and node 0 starts {}", self.ranks))
+            let why = format!("node {node} starts {ranks} ranks, and node 0 starts {}", self.ranks);
+            other.writer.send(&format!("refused {why}"));
         } else {
-            None
-        };
-        if let Some(why) = refusal {
-            let _ = other.writer.send(&format!("refused {why}")).await;
-            return;
-        }
-        // Its machine may have restarted before this one has noticed that the old connection is dead.
-        if let Some(mut old) = self.others.insert(node, other) {
-            let _ = old.writer.send(&format!("refused another launcher has joined as node {node}")).await;
-            if old.is_running {
-                self.ends.push(MachineEnd::Failed(format!("node {node} is gone")));
+            match self.others.entry(node) {
+                // If its machine has restarted, the old connection ends within half a minute.
+                Entry::Occupied(_) => {
+                    other.writer.send(&format!("busy another launcher is node {node} already"))
+                }
+                Entry::Vacant(place) => place.insert(other).writer.send("welcome"),
             }
         }
     }
@@ -310,15 +364,25 @@ fn free_port(host: &str) -> io::Result<u16> {
 }
 
 /// Accepts launchers until this process ends.
-async fn accept(listener: TcpListener, secret: Vec<u8>, events: UnboundedSender<LauncherEvent>) {
+async fn accept(
+    listener: TcpListener,
+    secret: Vec<u8>,
+    events: UnboundedSender<LauncherEvent>,
+    strangers: Arc<Semaphore>,
+) {
     loop {
+        // It is never closed.
+        let Ok(stranger) = Arc::clone(&strangers).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (secret, events) = (secret.clone(), events.clone());
                 tokio::spawn(async move {
                     // An error is that of a stranger, or of a launcher that reports different secrets itself.
-                    if let Ok((lines, writer)) = answer(stream, secret).await {
-                        follow(lines, writer, &events).await;
+                    let Ok((mut lines, writer)) = answer(stream, secret).await else { return };
+                    let join = timeout(HANDSHAKE, lines.next()).await;
+                    drop(stranger);
+                    if let Some((node, ranks)) = join.ok().flatten().as_deref().and_then(join_of) {
+                        follow(lines, writer, (node, ranks), &events).await;
                     }
                 });
             }
@@ -328,11 +392,14 @@ async fn accept(listener: TcpListener, secret: Vec<u8>, events: UnboundedSender<
 }
 
 /// Reads the lines of one launcher.
-async fn follow(mut lines: LineReader, writer: LineWriter, events: &UnboundedSender<LauncherEvent>) {
+async fn follow(
+    mut lines: LineReader,
+    writer: LineWriter,
+    (node, ranks): (usize, usize),
+    events: &UnboundedSender<LauncherEvent>,
+) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    let join = lines.next().await;
-    let Some((node, ranks)) = join.as_deref().and_then(join_of) else { return };
     // If the leader has ended, so has this process.
     let _ = events.send(LauncherEvent::Joined { node, ranks, connection, writer });
     while let Some(line) = lines.next().await {

@@ -2,41 +2,43 @@
 
 use super::messages::{Decision, MachineEnd, Start};
 use super::wire::{LineReader, LineWriter, call};
+use crate::console_line as say;
 use crate::{Job, Node};
-use hexagram_physical::launcher::{host_and_port, read_given};
+use hexagram_physical::launcher::{host_and_port, read_given, secret_of_start};
 use hexagram_physical::{Error, Result};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest time to connect: launchers are started by hand, one after the other.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Time for the leader itself to decide, and to end its ranks.
-const SLACK: Duration = Duration::from_secs(60);
+/// Time after which a launcher that waits says so.
+const NOTICE: Duration = Duration::from_secs(10);
 
 /// Connection to the leader.
 pub(crate) struct Member {
     node: Node,
     lines: LineReader,
     writer: LineWriter,
-    /// Longest time until a decision: that of the leader for the other machines, twice.
-    decision: Duration,
     /// Start that was announced with the decision to restart.
     next: Option<Start>,
-    /// True if the job has ended.
-    is_stopped: bool,
+    /// Line that came while the ranks ran, and is the decision.
+    early: Option<String>,
+    secret: Vec<u8>,
 }
 
 impl Member {
     /// Connects to the leader, for at most five minutes.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the secrets differ, [`Error::System`] if no launcher listens at the address.
+    /// [`Error::Setup`] if the launchers differ in secret, build or options, [`Error::System`] if no launcher listens at the
+    /// address.
     pub(super) async fn open(job: &Job, node: &Node) -> Result<Self> {
         let secret = read_given(&node.secret.to_string_lossy())?;
         let address = host_and_port("--addr", &node.address)?;
@@ -44,28 +46,35 @@ impl Member {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let cause = match connect(address.clone(), &secret, &join).await {
-                Ok((lines, writer)) => {
-                    let decision = job.rejoin_wait.saturating_mul(2).saturating_add(SLACK);
-                    return Ok(Member {
-                        node: node.clone(),
-                        lines,
-                        writer,
-                        decision,
-                        next: None,
-                        is_stopped: false,
-                    });
-                }
+                Ok((mut lines, writer)) => match lines.next().await.as_deref() {
+                    Some("welcome") => {
+                        return Ok(Member {
+                            node: node.clone(),
+                            lines,
+                            writer,
+                            next: None,
+                            early: None,
+                            secret,
+                        });
+                    }
+                    Some(line) if line.starts_with("busy ") => {
+                        io::Error::other(line["busy ".len()..].to_owned())
+                    }
+                    Some(line) => return Err(refusal(line)),
+                    None => io::ErrorKind::ConnectionReset.into(),
+                },
                 Err(cause) => cause,
             };
             let doing = format!("meet the launcher of node 0 at {}", node.address);
-            if cause.kind() == io::ErrorKind::PermissionDenied {
-                return Err(Error::setup(
-                    format!("{doing}: {cause}"),
-                    "copy the secret of node 0 to every machine",
-                ));
+            if matches!(cause.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData) {
+                let remedy = "use the same version and secret on every machine, and give every launcher --max-restarts or \
+                              MIN:MAX, or none";
+                return Err(Error::setup(format!("{doing}: {cause}"), remedy));
             }
             if Instant::now() > deadline {
-                return Err(Error::system(doing, cause, "start the launcher of node 0, and check --addr"));
+                let remedy = "start the launcher of node 0, check --addr, and give every launcher --max-restarts or \
+                              MIN:MAX, or none";
+                return Err(Error::system(doing, cause, remedy));
             }
             sleep(PAUSE).await;
         }
@@ -76,66 +85,103 @@ impl Member {
         if let Some(start) = self.next.take() {
             return Ok(start);
         }
-        match self.receive().await? {
-            Some(start) => Ok(start),
-            None => Err(Error::setup("the job has ended", "start it again on every machine, node 0 first")),
+        let mut notice = pin!(sleep(NOTICE));
+        let received = {
+            let mut receive = pin!(self.receive());
+            loop {
+                tokio::select! {
+                    received = &mut receive => break received?,
+                    () = &mut notice, if !notice.is_elapsed() => {
+                        say("waits for the other machines, or for the next restart of the job");
+                    }
+                }
+            }
+        };
+        match received {
+            Ok(start) => Ok(start),
+            Err(why) => {
+                let what =
+                    why.map_or("the job has ended".to_owned(), |why| format!("the job has ended: {why}"));
+                Err(Error::setup(what, "start it again on every machine"))
+            }
         }
     }
 
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
-        match self.lines.next().await {
-            Some(line) if line == "stop" => {
-                self.is_stopped = true;
-                "the job has ended on node 0".to_owned()
+        let Some(line) = self.lines.next().await else {
+            return format!("the launcher of node 0 at {} is gone", self.node.address);
+        };
+        match line.split_once(' ') {
+            Some(("end", why)) => why.to_owned(),
+            // The decision comes before its time: the leader was interrupted, or has given this launcher up.
+            _ => {
+                let why = line.clone();
+                self.early = Some(line);
+                why
             }
-            Some(line) => line.strip_prefix("end ").unwrap_or(&line).to_owned(),
-            None => format!("the launcher of node 0 at {} is gone", self.node.address),
         }
     }
 
     /// Reports an end, and waits for the decision of the leader.
     pub(super) async fn decide(&mut self, end: &MachineEnd) -> Result<Decision> {
-        if self.is_stopped {
-            return Ok(Decision::Stop);
-        }
         // A leader that is gone sends no decision, either.
-        let _ = self.writer.send(&format!("ended {end}")).await;
-        let received = timeout(self.decision, self.receive()).await;
-        self.next = received.unwrap_or_else(|_| Err(self.is_gone(io::ErrorKind::TimedOut)))?;
-        Ok(self.next.as_ref().map_or(Decision::Stop, |start| Decision::Restart(start.why.clone())))
+        self.writer.send(&format!("ended {end}"));
+        match self.receive().await? {
+            Ok(start) => {
+                let why = start.why.clone();
+                self.next = Some(start);
+                Ok(Decision::Restart(why))
+            }
+            Err(why) => Ok(Decision::Stop(why)),
+        }
     }
 
-    /// Returns the next start; `None` if the job has ended.
-    async fn receive(&mut self) -> Result<Option<Start>> {
-        let mut line = self.lines.next().await;
+    /// Ends the job on all machines.
+    pub(super) async fn interrupt(self) {
+        self.writer.send(&format!("ended {}", MachineEnd::Interrupted));
+        self.writer.finish().await;
+    }
+
+    /// Returns the next start, or the reason why the job has ended, if it did not succeed.
+    async fn receive(&mut self) -> Result<std::result::Result<Start, Option<String>>> {
+        let mut line = self.early.take();
         // It came when the ranks had ended already.
-        while line.as_ref().is_some_and(|line| line.starts_with("end ")) {
-            line = self.lines.next().await;
+        while line.as_ref().is_none_or(|line| line.starts_with("end ")) {
+            line = Some(self.lines.next().await.ok_or_else(|| self.is_gone())?);
         }
-        let line = line.ok_or_else(|| self.is_gone(io::ErrorKind::ConnectionReset))?;
+        let line = line.unwrap_or_default();
         match line.split_once(' ') {
-            _ if line == "stop" => Ok(None),
-            Some(("refused", why)) => {
-                Err(Error::setup(why.to_owned(), "correct the options of this launcher"))
+            _ if line == "stop" => Ok(Err(None)),
+            Some(("stop", why)) => Ok(Err(Some(why.to_owned()))),
+            Some(("start", rest)) => {
+                start(&self.node, &self.secret, rest).map(Ok).ok_or_else(|| refusal(&line))
             }
-            Some(("start", rest)) => start(&self.node, rest).map(Some).ok_or_else(|| malformed(&line)),
-            _ => Err(malformed(&line)),
+            _ => Err(refusal(&line)),
         }
+    }
+
+    /// Creates the error for a leader that does not answer.
+    fn is_gone(&self) -> Error {
+        let doing = format!("wait for the launcher of node 0 at {}", self.node.address);
+        let remedy = "node 0 has to outlive the job: check its machine, and start the job again with the option to resume";
+        Error::system(doing, io::Error::from(io::ErrorKind::ConnectionReset), remedy)
     }
 }
 
-impl Member {
-    /// Creates the error for a leader that does not answer.
-    fn is_gone(&self, cause: io::ErrorKind) -> Error {
-        let doing = format!("wait for the launcher of node 0 at {}", self.node.address);
-        let remedy = "node 0 has to outlive the job: check its machine, and start the job again";
-        Error::system(doing, io::Error::from(cause), remedy)
+/// Creates the error for a line of the leader that refuses this launcher, or cannot be read.
+fn refusal(line: &str) -> Error {
+    match line.strip_prefix("refused ") {
+        Some(why) => Error::setup(why.to_owned(), "correct the options of this launcher"),
+        None => {
+            let what = format!("the launcher of node 0 sent `{}`", line.escape_debug());
+            Error::setup(what, "use the same version of hexagram on every machine")
+        }
     }
 }
 
 /// Decodes the fields of a start.
-fn start(node: &Node, fields: &str) -> Option<Start> {
+fn start(node: &Node, secret: &[u8], fields: &str) -> Option<Start> {
     let mut fields = fields.splitn(6, ' ');
     let restart = fields.next()?.parse().ok()?;
     let number = fields.next()?.parse().ok()?;
@@ -144,12 +190,7 @@ fn start(node: &Node, fields: &str) -> Option<Start> {
     let key = u128::from_str_radix(fields.next()?, 16).ok()?.to_be_bytes();
     let why = fields.next().unwrap_or_default().to_owned();
     let node = Node { number, nodes, least: nodes, address, secret: node.secret.clone() };
-    Some(Start { restart, node: Some(node), key: Some(key), why })
-}
-
-fn malformed(line: &str) -> Error {
-    let what = format!("the launcher of node 0 sent `{}`", line.escape_debug());
-    Error::setup(what, "use the same version of hexagram on every machine")
+    Some(Start { restart, node: Some(node), secret: Some(secret_of_start(secret, &key)), why })
 }
 
 /// Connects to the first address of the host that answers.

@@ -11,8 +11,8 @@ pub(crate) struct Start {
     pub(crate) restart: u32,
     /// Part of this machine; `None` on a single machine.
     pub(crate) node: Option<Node>,
-    /// Random bytes from which the secret of the start is derived; `None` to use the secret as it is.
-    pub(crate) key: Option<[u8; 16]>,
+    /// Secret of its ranks; `None` to use that of the job.
+    pub(crate) secret: Option<Vec<u8>>,
     /// Reason of the restart, if it is one.
     pub(crate) why: String,
 }
@@ -22,6 +22,8 @@ pub(crate) struct Start {
 pub(super) enum MachineEnd {
     Success,
     Interrupted,
+    /// The ranks were ended because of another machine.
+    Elsewhere,
     Failed(String),
 }
 
@@ -30,15 +32,15 @@ pub(super) enum MachineEnd {
 pub(crate) enum Decision {
     /// The job starts again, for this reason.
     Restart(String),
-    /// The job has ended.
-    Stop,
+    /// The job has ended, without success on all machines if there is a reason.
+    Stop(Option<String>),
 }
 
 impl MachineEnd {
     pub(super) fn of(outcome: &Outcome) -> Self {
         match outcome {
-            // The other machine reports its failure itself.
-            Outcome::Success | Outcome::Elsewhere { .. } => MachineEnd::Success,
+            Outcome::Success => MachineEnd::Success,
+            Outcome::Elsewhere { .. } => MachineEnd::Elsewhere,
             Outcome::Interrupted { .. } => MachineEnd::Interrupted,
             Outcome::Failed(first) => MachineEnd::Failed(first.to_string()),
         }
@@ -50,6 +52,7 @@ impl MachineEnd {
             Some(("failed", how)) => Some(MachineEnd::Failed(how.to_owned())),
             _ if text == "success" => Some(MachineEnd::Success),
             _ if text == "interrupted" => Some(MachineEnd::Interrupted),
+            _ if text == "elsewhere" => Some(MachineEnd::Elsewhere),
             _ => None,
         }
     }
@@ -60,6 +63,7 @@ impl fmt::Display for MachineEnd {
         match self {
             MachineEnd::Success => f.write_str("success"),
             MachineEnd::Interrupted => f.write_str("interrupted"),
+            MachineEnd::Elsewhere => f.write_str("elsewhere"),
             MachineEnd::Failed(how) => write!(f, "failed {how}"),
         }
     }
@@ -74,6 +78,7 @@ mod tests {
         for end in [
             MachineEnd::Success,
             MachineEnd::Interrupted,
+            MachineEnd::Elsewhere,
             MachineEnd::Failed("rank 3 (pid 7) exited with code 1".into()),
         ] {
             assert_eq!(MachineEnd::parse(&end.to_string()), Some(end));

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! member → leader   join NODE RANKS                              once
+//! leader → member   welcome                                       this launcher takes part
+//! leader → member   busy WHY                                     another launcher has its number; try again
 //! leader → member   start RESTART POSITION NODES ADDRESS KEY WHY a start of the ranks
-//! member → leader   ended success | interrupted | failed HOW     all ranks of that machine have ended
+//! member → leader   ended success | interrupted | elsewhere | failed HOW   all ranks of that machine have ended
 //! leader → member   end WHY                                      the ranks of another machine have not succeeded
-//! leader → member   stop                                         the job has ended
+//! leader → member   stop [WHY]                                   the job has ended
+//! both              alive                                        this process runs
 //! leader → member   refused WHY                                  this launcher cannot take part
 //! ```
 //!
@@ -61,7 +64,7 @@ impl Machines {
     pub(super) async fn next_start(&mut self, why: String) -> Result<Start> {
         match self {
             Machines::Alone { node, restart } => {
-                Ok(Start { restart: *restart, node: node.clone(), key: None, why })
+                Ok(Start { restart: *restart, node: node.clone(), secret: None, why })
             }
             Machines::Leader(leader) => leader.next_start(why).await,
             Machines::Member(member) => member.next_start().await,
@@ -94,7 +97,7 @@ impl Machines {
                     *restart += 1;
                     Ok(Decision::Restart(format!("{how} first")))
                 }
-                _ => Ok(Decision::Stop),
+                _ => Ok(Decision::Stop(None)),
             },
             Machines::Leader(leader) => Ok(leader.decide(end, budget, checkpointed).await),
             Machines::Member(member) => member.decide(&end).await,
@@ -102,9 +105,11 @@ impl Machines {
     }
 
     /// Ends the job on all machines, because a signal came between two starts.
-    pub(super) async fn stop(&mut self) {
-        if let Machines::Leader(leader) = self {
-            leader.stop().await;
+    pub(super) async fn stop(self) {
+        match self {
+            Machines::Alone { .. } => {}
+            Machines::Leader(mut leader) => leader.stop(Some("the launcher of node 0 was interrupted")).await,
+            Machines::Member(member) => member.interrupt().await,
         }
     }
 }

@@ -2,17 +2,28 @@
 
 use hexagram_physical::launcher::{accept_proof, prove};
 use rustix::net::sockopt;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Blocking};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::task::spawn_blocking;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-/// Longest time for each read and write of a handshake, and for sending a line.
+/// Longest time of a handshake, and until the line after it.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longest time for sending a line.
 const STEP: Duration = Duration::from_secs(10);
+/// Time between two lines, at most.
+const BEAT: Duration = Duration::from_secs(10);
+/// Line that says nothing else.
+const ALIVE: &str = "alive";
+/// Time without a line after which the other side does not run any more.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Longest time until sent bytes are acknowledged, in milliseconds.
+const UNACKNOWLEDGED: u32 = 30_000;
 /// Time after which a machine that no longer answers counts as gone: idle time, and time between probes.
 const IDLE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
@@ -28,37 +39,39 @@ pub(super) struct LineReader {
 }
 
 /// The other direction.
-pub(super) struct LineWriter(OwnedWriteHalf);
+pub(super) struct LineWriter {
+    lines: UnboundedSender<String>,
+    task: JoinHandle<()>,
+}
 
 /// Connects to a leader, and proves the secret. Sends `join` with the proof.
 ///
 /// # Errors
-/// `PermissionDenied` if the secrets differ; others of the connection.
+/// `PermissionDenied` if the secrets differ; `InvalidData` for a different build; others of the connection.
 pub(super) async fn call(
     address: SocketAddr,
     secret: Vec<u8>,
     join: String,
 ) -> io::Result<(LineReader, LineWriter)> {
     blocking(move || {
-        let mut stream = Blocking::connect_timeout(&address, STEP)?;
-        with_timeouts(&stream)?;
+        let mut stream = Limited::new(Blocking::connect_timeout(&address, HANDSHAKE)?)?;
         prove(&mut stream, &secret, format!("{join}\n").as_bytes())?;
-        Ok(stream)
+        Ok(stream.stream)
     })
     .await
 }
 
-/// Checks the proof of a launcher that has connected.
+/// Checks the proof of a launcher that has connected. The caller limits how many run at a time: each takes a thread.
 ///
 /// # Errors
 /// `PermissionDenied` if the secrets differ; others of the connection.
 pub(super) async fn answer(stream: TcpStream, secret: Vec<u8>) -> io::Result<(LineReader, LineWriter)> {
-    let mut stream = stream.into_std()?;
+    let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     blocking(move || {
-        with_timeouts(&stream)?;
+        let mut stream = Limited::new(stream)?;
         accept_proof(&mut stream, &secret)?;
-        Ok(stream)
+        Ok(stream.stream)
     })
     .await
 }
@@ -70,25 +83,66 @@ async fn blocking(
     let stream = spawn_blocking(handshake).await.map_err(io::Error::other)??;
     stream.set_nonblocking(true)?;
     let (read, write) = TcpStream::from_std(stream)?.into_split();
-    Ok((LineReader { stream: BufReader::new(read), partial: Vec::new() }, LineWriter(write)))
+    Ok((LineReader { stream: BufReader::new(read), partial: Vec::new() }, LineWriter::new(write)))
 }
 
-/// Limits the steps of a handshake, and makes the system detect a machine that no longer answers.
-fn with_timeouts(stream: &Blocking) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(STEP))?;
-    stream.set_write_timeout(Some(STEP))?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, PROBE)?;
-    sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    Ok(())
+/// Blocking stream whose reads and writes end together at a deadline.
+struct Limited {
+    stream: Blocking,
+    until: Instant,
+}
+
+impl Limited {
+    /// Begins a handshake, and makes the system detect a machine that no longer answers.
+    fn new(stream: Blocking) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, IDLE)?;
+        sockopt::set_tcp_keepintvl(&stream, PROBE)?;
+        sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+        sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
+        Ok(Limited { stream, until: Instant::now() + HANDSHAKE })
+    }
+
+    /// Returns the time that is left.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Limited {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(to)
+    }
+}
+
+impl Write for Limited {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 impl LineReader {
-    /// Returns the next line; `None` at the end of the connection, whatever its cause, or if a line is too long. If the
-    /// future is dropped, nothing is lost.
+    /// Returns the next line; `None` at the end of the connection, whatever its cause, if a line is too long, or if the other
+    /// side does not run any more. If the future is dropped, nothing is lost.
     pub(super) async fn next(&mut self) -> Option<String> {
+        loop {
+            match timeout(SILENCE, self.line()).await {
+                Ok(Some(line)) if line == ALIVE => {}
+                Ok(line) => return line,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    async fn line(&mut self) -> Option<String> {
         loop {
             let read = self.stream.fill_buf().await.ok().filter(|read| !read.is_empty())?;
             let end = read.iter().position(|byte| *byte == b'\n');
@@ -107,16 +161,37 @@ impl LineReader {
 }
 
 impl LineWriter {
-    /// Sends a line, cut to the longest.
-    ///
-    /// # Errors
-    /// If the other side is gone, or does not read.
-    pub(super) async fn send(&mut self, line: &str) -> io::Result<()> {
+    /// Starts the task that writes, which also shows the other side every few seconds that this process runs.
+    fn new(mut stream: OwnedWriteHalf) -> Self {
+        let (lines, mut queue) = unbounded_channel::<String>();
+        let task = tokio::spawn(async move {
+            loop {
+                let line = match timeout(BEAT, queue.recv()).await {
+                    Ok(Some(line)) => line,
+                    Ok(None) => return,
+                    Err(_) => ALIVE.to_owned(),
+                };
+                let written = timeout(STEP, stream.write_all(format!("{line}\n").as_bytes())).await;
+                if !matches!(written, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        });
+        LineWriter { lines, task }
+    }
+
+    /// Sends a line, cut to the longest. If the other side is gone, its reader says so.
+    pub(super) fn send(&self, line: &str) {
         let mut text: String = line.replace(['\n', '\r'], " ");
-        while text.len() > LONGEST {
+        while text.len() >= LONGEST {
             text.pop();
         }
-        text.push('\n');
-        timeout(STEP, self.0.write_all(text.as_bytes())).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+        let _ = self.lines.send(text);
+    }
+
+    /// Returns once everything is sent, or the other side does not read.
+    pub(super) async fn finish(self) {
+        drop(self.lines);
+        let _ = timeout(STEP, self.task).await;
     }
 }

@@ -2,17 +2,19 @@
 //! host.
 //!
 //! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that
-//! sends to it. More ranks make the rings smaller (`shape`). Segments are memfds that are passed over unix sockets,
+//! sends to it. More ranks make the rings smaller (`segment::shape`). Segments are memfds that are passed over unix sockets,
 //! so that nothing is left behind, however a process ends.
 //!
-//! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered
-//! memory (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment`
-//! of each side. A segment also serves `park` (parking without a lost wake-up) and holds a `control_block` (the state
-//! of a rank that all others read). `affinity` separates ranks that share a core. `collectives` holds the operations
-//! that need no messages. Each begins with an `entry`, with which a small one is complete, and continues as a
-//! `running` collective, which reads the registered memory of the peers (`registered`, `region`) or copies through a
-//! stage (`staged`); `reduction` combines the contributions. `atomic` lets loom check the parts that several
-//! processes access concurrently.
+//! | module | content |
+//! |---|---|
+//! | `connect`, `endpoint` | the start, and one thread's connection to the other ranks |
+//! | `segment` | memory of a rank that others map: its shape, its exchange by descriptors, registered memory |
+//! | `link`, `ring` | messages: bytes from one rank to another, through a ring in the segment of the receiver |
+//! | `park` | parking without a lost wake-up |
+//! | `control_block` | the state of a rank that all others read |
+//! | `affinity` | separation of ranks that share a core |
+//! | `collectives` | operations without messages: on registered memory, or through a stage |
+//! | `bytes`, `atomic` | copies of bytes that a peer may change; atomics that loom can check |
 
 #![allow(clippy::disallowed_methods, reason = "a backend")]
 

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name of the variable that holds the file's descriptor.
 pub const VARIABLE: &str = "HEXAGRAM_ATTENDANCE_FD";
@@ -70,6 +71,8 @@ impl RegisteredFlags {
 /// Tells the launcher of this process, if it is `hexagram run`, that this rank uses checkpoints, or has saved one: without a
 /// new one, the launcher starts a failing job three times only.
 pub fn note_checkpoint(is_saved: bool) {
+    static HAS_SAVED: AtomicBool = AtomicBool::new(false);
+    let is_saved = HAS_SAVED.fetch_or(is_saved, Ordering::Relaxed) || is_saved;
     let number = |name| variable(name).and_then(|text: String| text.parse::<usize>().ok());
     let place = number("HEXAGRAM_LOCAL_SIZE").zip(number("HEXAGRAM_LOCAL_RANK"));
     if let Some((size, rank)) = place {

@@ -1,11 +1,17 @@
 //! NVIDIA GPUs: memory and arithmetic through the driver; a machine needs nothing else.
 //!
-//! `library` finds the driver, `handle` has its handles, `devices` lists the GPUs, and `gpu` is one in this process.
-//! `stream` orders work and keeps its values, `event` has its points, `timestamp` their times. `memory` has device
-//! memory and pinned host memory; `modules`, `launch` and `arithmetic` have the kernels; `kinds` and `refusal` handle
-//! what kernels refuse; `queue` combines them. Paths between devices use `enqueue` and `watch`; `foreign` and `exchange`
-//! are for other libraries' streams and tensors. Without a driver, [`Cuda::new`] returns an error; the rest is compiled
-//! only with the feature `cuda`.
+//! | module | content |
+//! |---|---|
+//! | `driver` | the driver: its library, handles, devices, modules and NVRTC |
+//! | `gpu` | one GPU in this process |
+//! | `streams` | the order of work: streams, events, times; streams and tensors of other libraries; failures |
+//! | `memory`, `pool` | device memory and pinned host memory |
+//! | `launch`, `arithmetic` | kernels |
+//! | `kinds`, `kernel_error` | input that kernels refuse |
+//! | `queue` | the queue of a device, made of these |
+//! | `enqueue` | what paths between devices need |
+//!
+//! Without a driver, [`Cuda::new`] returns an error. The modules are compiled only with the feature `cuda`.
 
 #![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
 

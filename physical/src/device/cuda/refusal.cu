@@ -1,4 +1,4 @@
-// What was refused on one stream goes with the bytes to another one: see refusal.rs, beside this.
+// What was refused on one stream goes with the bytes to another one: see kernel_error.rs.
 #include "device.cuh"
 
 /// Copies a record to one that says nothing yet. `from` is a snapshot in memory of the host.

@@ -1,4 +1,4 @@
-// One part of everyone's contribution, combined in one pass: the twin of shm/reduction.rs. Open this to see what a rank
+// One part of everyone's contribution, combined in one pass: the twin of shm/collectives/reduction.rs. Open this to see what a rank
 // reads and writes of an all-reduce between GPUs that reach each other's memory.
 //
 // Contributions come in the order in which they are combined: along a ring one after the other; by a balanced tree
