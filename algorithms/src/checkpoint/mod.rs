@@ -224,8 +224,9 @@ impl Checkpoints {
         let comm = engine.communicator();
         let folder = self.folder(comm);
         let Some(name) = newest(comm, &folder)? else { return Ok(None) };
-        if let Some(saved) = all_or_none(comm, folder.saved_by(name))?.filter(|_| self.any_ranks) {
-            let folder = Folder::new(&self.root, comm.rank(), comm.size());
+        if self.any_ranks
+            && let Some(saved) = all_or_none(comm, folder.saved_by(name))?
+        {
             let own = resize::load(engine, &folder, (name, saved), fits)?;
             self.adopt(engine);
             return Ok(Some(own));

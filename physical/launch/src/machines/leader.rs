@@ -1,7 +1,7 @@
 //! The launcher of node 0, which decides when all start and whether the job starts again.
 
 use super::budget::{Budget, Checkpointed};
-use super::messages::{Decision, MachineEnd, Start};
+use super::messages::{Decision, MachineEnd, PATIENCE, Start};
 use super::wire::{HANDSHAKE, LineReader, LineWriter, answer};
 use crate::node::RESOLVE_PATIENCE;
 use crate::{Job, Node};
@@ -19,8 +19,6 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Longest time until the machines have come for the first time: launchers are started by hand.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time for a machine to end its ranks, in addition to the grace period: they notice, are killed, and are reaped.
 const ENDING: Duration = Duration::from_secs(90);
 /// Launchers that prove the secret at the same time, each on a thread; others wait to be accepted.
@@ -132,7 +130,7 @@ impl Leader {
             while let Ok(event) = self.events.try_recv() {
                 self.handle(event);
             }
-            if self.ends.contains(&MachineEnd::Interrupted) {
+            if self.is_interrupted() {
                 self.stop(Some("a launcher was interrupted")).await;
                 return Err(Error::setup(
                     "the launcher of another node was interrupted",
@@ -180,8 +178,8 @@ impl Leader {
     pub(super) async fn trouble(&mut self) -> String {
         while self.all_succeeded() {
             self.growing = self.newcomer();
-            if let Some(node) = self.growing {
-                return self.end_others(format!("node {node} joins"));
+            if self.growing.is_some() {
+                break;
             }
             self.event(Instant::now() + PATIENCE).await;
         }
@@ -202,10 +200,7 @@ impl Leader {
     /// Describes why the ranks of all machines have to end.
     fn trouble_so_far(&self) -> String {
         let interrupted = || "a launcher was interrupted".to_owned();
-        match self.growing {
-            Some(node) => format!("node {node} joins"),
-            None => reason(&self.ends).unwrap_or_else(interrupted),
-        }
+        self.growing.map(joins).or_else(|| reason(&self.ends)).unwrap_or_else(interrupted)
     }
 
     /// Makes the other machines end their ranks. Returns the reason.
@@ -232,7 +227,7 @@ impl Leader {
             // What has failed since was told to end.
             Some(node) => {
                 budget.saw(checkpointed);
-                Some(format!("node {node} joins"))
+                Some(joins(node))
             }
             None => failure.clone().filter(|why| budget.allows(why, checkpointed)),
         };
@@ -335,6 +330,11 @@ impl Leader {
             }
         }
     }
+}
+
+/// Describes a start for a machine that has come.
+fn joins(node: usize) -> String {
+    format!("node {node} joins")
 }
 
 /// Returns why the job did not succeed; `None` if it did, or was interrupted. A rank that a signal has killed is more

@@ -1,6 +1,6 @@
 //! A launcher that follows the one of node 0.
 
-use super::messages::{Decision, MachineEnd, Start};
+use super::messages::{Decision, MachineEnd, PATIENCE, Start};
 use super::wire::{LineReader, LineWriter, call};
 use crate::console_line as say;
 use crate::{Job, Node};
@@ -15,9 +15,6 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Longest time to connect: launchers are started by hand, one after the other.
-const PATIENCE: Duration = Duration::from_secs(300);
-
 /// Time after which a launcher that waits says so.
 const NOTICE: Duration = Duration::from_secs(10);
 

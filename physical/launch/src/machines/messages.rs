@@ -3,6 +3,10 @@
 use crate::Node;
 use crate::outcome::Outcome;
 use std::fmt;
+use std::time::Duration;
+
+/// Longest time until the machines have come for the first time: launchers are started by hand, one after the other.
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One start of the ranks of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +21,7 @@ pub(crate) struct Start {
     pub(crate) why: String,
 }
 
-/// MachineEnd of the ranks of one machine.
+/// End of the ranks of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MachineEnd {
     Success,

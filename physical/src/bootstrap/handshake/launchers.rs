@@ -1,6 +1,6 @@
 //! The handshake between the launchers of a job on several machines, and the secret of each start.
 
-use super::{Build, answer, authenticate, mac};
+use super::{Build, answer, authenticate, hex, mac};
 use std::io::{self, Read, Write};
 
 /// Proves the secret of the job to another launcher, which proves it, too; sends `payload` after that.
@@ -26,8 +26,7 @@ fn key_of_launchers(secret: &[u8]) -> [u8; 32] {
 
 /// Derives the secret of the ranks of one start.
 pub fn secret_of_start(secret: &[u8], key: &[u8; 16]) -> Vec<u8> {
-    let bytes = mac(secret, &[b"start".as_slice(), key]).finalize();
-    bytes.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+    hex(&mac(secret, &[b"start".as_slice(), key]).finalize()).into_bytes()
 }
 
 /// Refuses a launcher of a different build.

@@ -49,6 +49,11 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl Error {
     /// Creates the error for a system that provides no random bytes, with `cause`.
     pub fn no_random(cause: io::Error) -> Self {

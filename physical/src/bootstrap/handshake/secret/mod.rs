@@ -6,7 +6,7 @@
 //! share one. Rank 0 removes it at the end of the rendezvous. A file that a killed rank 0 left behind is useless; the
 //! next job of this user removes it, recognizing it by its lost lock.
 
-use super::random;
+use super::{hex, random};
 use crate::bootstrap::private_file::{LONGEST, MAKE, open, private};
 use crate::bootstrap::sockets::local::network_namespace;
 use crate::bootstrap::variables::{Launcher, Placement};
@@ -65,7 +65,7 @@ impl Secret {
         };
         // Temporary files are shared by all networks of a host, addresses are not.
         let hash = Hash::hash(format!("{} {job}", network_namespace()).as_bytes());
-        let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = hex(&hash[..8]);
         let runtime = variable_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
     }

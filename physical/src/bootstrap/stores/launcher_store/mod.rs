@@ -16,6 +16,7 @@ mod pmix;
 
 use super::store::RENDEZVOUS;
 use crate::bootstrap::Store;
+use crate::bootstrap::handshake::hex;
 use crate::bootstrap::variables::Placement;
 use crate::error::Result;
 use std::io;
@@ -148,7 +149,7 @@ impl Store for LauncherStore {
             if is_last {
                 state.reach(CARDS, self.limit)?;
             }
-            state.manager.put(&self.key(key), &to_text(value))?;
+            state.manager.put(&self.key(key), &hex(value))?;
             if is_last { state.reach(ANNOUNCEMENT, self.limit) } else { Ok(()) }
         })
     }
@@ -166,11 +167,6 @@ impl Store for LauncherStore {
     fn remove(&self, _: &str) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Returns bytes as hexadecimal digits.
-fn to_text(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_text(text: &str) -> io::Result<Vec<u8>> {
