@@ -36,7 +36,14 @@ pub struct ByteGrad {
 
 impl Default for ByteGrad {
     fn default() -> Self {
-        ByteGrad { block: 2048 }
+        ByteGrad::in_blocks(2048)
+    }
+}
+
+impl ByteGrad {
+    /// Uses a range of values for each `block` elements, and the default of any other option.
+    pub fn in_blocks(block: usize) -> ByteGrad {
+        ByteGrad { block }
     }
 }
 

@@ -21,7 +21,7 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
     let block = 256;
     for (transport, ranks) in cases(&[1, 3, 4]) {
         let run = |comm: Communicator| {
-            let algorithm = Arc::new(ByteGrad { block });
+            let algorithm = Arc::new(ByteGrad::in_blocks(block));
             let setup = Setup { learning_rate: 0.5, ..Setup::default() };
             let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32; ELEMENTS]])?;
             for step in 0..3 {
@@ -64,7 +64,7 @@ fn what_it_cannot_do_is_said_on_every_rank() {
     for error in refused.unwrap() {
         assert!(error.to_string().contains("gradients of f64"), "{error}");
     }
-    let error = payload_per_step(2, 8, 1, || ByteGrad { block: 0 }).unwrap_err().to_string();
+    let error = payload_per_step(2, 8, 1, || ByteGrad::in_blocks(0)).unwrap_err().to_string();
     assert!(error.contains("block of bytegrad is 0; choose a whole number, 1 or more"), "{error}");
 }
 

@@ -29,7 +29,7 @@ fn wrong() -> [(AnyAlgorithm, &'static str, &'static str); 10] {
     let frozen = Frozen { clip: Some(0.0), ..Frozen::default() };
     let gossip = Gossip { consensus: Some(2.0), ..Gossip::over(Topology::Ring) };
     [
-        (ByteGrad { block: 0 }.into(), "block", "0"),
+        (ByteGrad::in_blocks(0).into(), "block", "0"),
         (LoCo { memory: -0.1, ..LoCo::default() }.into(), "memory", "-0.1"),
         (CompressedAllReduce::TopK { fraction: 1.5 }.into(), "fraction", "1.5"),
         (CompressedAllReduce::LowRank { rank: 2, saving: 0.5, start: 0 }.into(), "saving", "0.5"),

@@ -9,6 +9,15 @@
 //! These bytes are the same in every version of the protocol, so that ranks of different builds can report each
 //! other: each side compares the builds once the other has proved the key. At the rendezvous the key is the secret of
 //! the job. Data connections use a key that is derived from the secret anew for each job.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | the greeting and the proofs |
+//! | `secret` | the secret: read from a file, or made by rank 0 |
+//! | `acceptor`, `pending`, `poller` | the listening side: connections until their handshake is complete |
+//! | `rejections` | warnings about connections that are refused |
+//! | `message` | small messages after the handshake |
+//! | `launchers` | the handshake between the launchers of a job |
 
 pub(super) mod acceptor;
 pub(crate) mod launchers;
