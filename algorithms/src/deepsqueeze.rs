@@ -79,6 +79,6 @@ impl Algorithm for DeepSqueeze {
     }
 
     fn checkpoint(&self, error: &mut Encoding, fields: &mut Fields) -> Result<()> {
-        fields.encoding("error", error)
+        fields.averaged(|fields| fields.encoding("error", error))
     }
 }

@@ -239,11 +239,13 @@ impl Algorithm for Dgc {
     }
 
     fn checkpoint(&self, state: &mut DgcState, fields: &mut Fields) -> Result<()> {
-        fields.buffer("momentum", &mut state.momentum)?;
-        if let Some(decay) = &mut state.decay {
-            fields.buffer("decay", decay)?;
-        }
-        fields.encoding("encoding", &mut state.encoding)
+        fields.averaged(|fields| {
+            fields.buffer("momentum", &mut state.momentum)?;
+            if let Some(decay) = &mut state.decay {
+                fields.buffer("decay", decay)?;
+            }
+            fields.encoding("encoding", &mut state.encoding)
+        })
     }
 }
 

@@ -192,7 +192,7 @@ impl DiLoCoState {
     }
 
     pub(crate) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
-        self.global.checkpoint(fields)?;
+        fields.shared(|fields| self.global.checkpoint(fields))?;
         self.averager.checkpoint("averager", fields)
     }
 }

@@ -154,8 +154,9 @@ impl Algorithm for Easgd {
     }
 
     fn checkpoint(&self, state: &mut EasgdState, fields: &mut Fields) -> Result<()> {
-        fields.buffer("centre", &mut state.centre)?;
+        fields.shared(|fields| fields.buffer("centre", &mut state.centre))?;
         state.averager.checkpoint("averager", fields)?;
-        state.velocity.as_mut().map_or(Ok(()), |velocity| fields.buffer("velocity", velocity))
+        let Some(velocity) = &mut state.velocity else { return Ok(()) };
+        fields.averaged(|fields| fields.buffer("velocity", velocity))
     }
 }

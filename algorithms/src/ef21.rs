@@ -132,11 +132,13 @@ impl Algorithm for Ef21 {
     }
 
     fn checkpoint(&self, state: &mut Ef21State, fields: &mut Fields) -> Result<()> {
-        if let Some(momentum) = &mut state.momentum {
-            fields.buffer("momentum", momentum)?;
-        }
-        fields.count("steps", &mut state.steps)?;
-        fields.encoding("encoding", &mut state.encoding)
+        fields.averaged(|fields| {
+            if let Some(momentum) = &mut state.momentum {
+                fields.buffer("momentum", momentum)?;
+            }
+            fields.count("steps", &mut state.steps)?;
+            fields.encoding("encoding", &mut state.encoding)
+        })
     }
 }
 

@@ -106,8 +106,10 @@ impl Algorithm for GradientTracking {
     }
 
     fn checkpoint(&self, state: &mut Tracked, fields: &mut Fields) -> Result<()> {
-        fields.buffer("direction", &mut state.direction)?;
-        fields.buffer("last-gradient", &mut state.last)?;
+        fields.averaged(|fields| {
+            fields.buffer("direction", &mut state.direction)?;
+            fields.buffer("last-gradient", &mut state.last)
+        })?;
         state.directions.checkpoint("known-directions", fields)?;
         state.parameters.checkpoint("known-parameters", fields)
     }

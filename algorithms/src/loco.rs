@@ -113,8 +113,10 @@ impl Algorithm for LoCo {
     }
 
     fn checkpoint(&self, state: &mut LoCoState, fields: &mut Fields) -> Result<()> {
-        fields.count("steps", &mut state.steps)?;
-        fields.encoding("encoding", &mut state.encoding)
+        fields.averaged(|fields| {
+            fields.count("steps", &mut state.steps)?;
+            fields.encoding("encoding", &mut state.encoding)
+        })
     }
 }
 

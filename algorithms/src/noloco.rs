@@ -114,6 +114,6 @@ impl Algorithm for NoLoCo {
     }
 
     fn checkpoint(&self, slow: &mut Global, fields: &mut Fields) -> Result<()> {
-        slow.checkpoint(fields)
+        fields.averaged(|fields| slow.checkpoint(fields))
     }
 }

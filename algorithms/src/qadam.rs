@@ -163,9 +163,11 @@ impl Algorithm for QAdam {
     }
 
     fn checkpoint(&self, state: &mut QAdamState, fields: &mut Fields) -> Result<()> {
-        fields.count("steps", &mut state.steps)?;
-        fields.buffer("first-moment", &mut state.first)?;
-        fields.buffer("second-moment", &mut state.second)?;
-        fields.encoding("encoding", &mut state.encoding)
+        fields.shared(|fields| {
+            fields.count("steps", &mut state.steps)?;
+            fields.buffer("first-moment", &mut state.first)?;
+            fields.buffer("second-moment", &mut state.second)
+        })?;
+        fields.averaged(|fields| fields.encoding("encoding", &mut state.encoding))
     }
 }

@@ -114,8 +114,8 @@ impl Algorithm for QgDsgdm {
     }
 
     fn checkpoint(&self, state: &mut Course, fields: &mut Fields) -> Result<()> {
-        fields.buffer("momentum", &mut state.momentum)?;
-        fields.number("rate", &mut state.rate)?;
+        fields.averaged(|fields| fields.buffer("momentum", &mut state.momentum))?;
+        fields.shared(|fields| fields.number("rate", &mut state.rate))?;
         state.gossip.checkpoint("known", fields)
     }
 }

@@ -94,7 +94,7 @@ impl Algorithm for SignSgdVote {
 
     fn checkpoint(&self, momentum: &mut Option<Buffer>, fields: &mut Fields) -> Result<()> {
         match momentum {
-            Some(momentum) => fields.buffer("momentum", momentum),
+            Some(momentum) => fields.averaged(|fields| fields.buffer("momentum", momentum)),
             None => Ok(()),
         }
     }

@@ -263,10 +263,12 @@ impl Algorithm for SlowMo {
     fn checkpoint(&self, state: &mut SlowMoState, fields: &mut Fields) -> Result<()> {
         fields.within("base", |fields| state.base.checkpoint(fields))?;
         state.averager.checkpoint("averager", fields)?;
-        fields.buffer("start", &mut state.start)?;
-        fields.buffer("momentum", &mut state.momentum)?;
-        fields.count("steps", &mut state.steps)?;
-        fields.number("rates", &mut state.rates)
+        fields.shared(|fields| {
+            fields.buffer("start", &mut state.start)?;
+            fields.buffer("momentum", &mut state.momentum)?;
+            fields.count("steps", &mut state.steps)?;
+            fields.number("rates", &mut state.rates)
+        })
     }
 }
 

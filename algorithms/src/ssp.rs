@@ -191,7 +191,10 @@ impl Algorithm for Ssp {
 
     /// Saves the error of the pushes: after a settle, the parameters are the only other state.
     fn checkpoint(&self, state: &mut Pulling, fields: &mut Fields) -> Result<()> {
-        if self.codec.is_some() { fields.memory("error", &mut state.error) } else { Ok(()) }
+        if self.codec.is_none() {
+            return Ok(());
+        }
+        fields.averaged(|fields| fields.memory("error", &mut state.error))
     }
 }
 

@@ -165,7 +165,8 @@ impl Algorithm for StreamingDiLoCo {
     fn checkpoint(&self, stream: &mut Stream, fields: &mut Fields) -> Result<()> {
         let fragments = stream.fragments.iter_mut().enumerate();
         for (at, fragment) in fragments {
-            fields.within(&format!("fragment-{at}"), |fields| fragment.checkpoint(fields))?;
+            let of_it = |fields: &mut Fields| fragment.checkpoint(fields);
+            fields.shared(|fields| fields.within(&format!("fragment-{at}"), of_it))?;
         }
         Ok(())
     }

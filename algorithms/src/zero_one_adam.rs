@@ -204,15 +204,19 @@ impl Algorithm for ZeroOneAdam {
     }
 
     fn checkpoint(&self, state: &mut ZeroOneAdamState, fields: &mut Fields) -> Result<()> {
-        fields.count("steps", &mut state.steps)?;
-        fields.count("updates", &mut state.updates)?;
-        fields.count("next-update", &mut state.next_update)?;
-        fields.count("local", &mut state.local)?;
-        fields.number("moved", &mut state.moved)?;
-        fields.buffer("first-moment", &mut state.first)?;
-        fields.buffer("second-moment", &mut state.second)?;
-        fields.buffer("scale", &mut state.scale)?;
-        fields.encoding("encoding", &mut state.encoding)
+        fields.shared(|fields| {
+            fields.count("steps", &mut state.steps)?;
+            fields.count("updates", &mut state.updates)?;
+            fields.count("next-update", &mut state.next_update)?;
+            fields.count("local", &mut state.local)?;
+            fields.number("moved", &mut state.moved)?;
+            fields.buffer("second-moment", &mut state.second)?;
+            fields.buffer("scale", &mut state.scale)
+        })?;
+        fields.averaged(|fields| {
+            fields.buffer("first-moment", &mut state.first)?;
+            fields.encoding("encoding", &mut state.encoding)
+        })
     }
 }
 

@@ -82,8 +82,9 @@ pub struct Checkpoints {
     /// Number of checkpoints to keep, at least 1; older ones are deleted when a newer one is complete. Default: 2.
     pub keep: usize,
     /// True to load a checkpoint of a different number of ranks: replicas that are not identical begin with the mean of all,
-    /// and the algorithm begins anew. All ranks need a directory with all files, as on a shared file system. Default: false,
-    /// that is an error.
+    /// and the state of the algorithm becomes what [`Algorithm::checkpoint`](crate::Algorithm::checkpoint) declares. All
+    /// ranks need a directory with all files, as on a shared file system; without them, identical replicas continue, and
+    /// the state of single ranks begins anew. Default: false, that is an error.
     pub any_ranks: bool,
 }
 

@@ -102,7 +102,7 @@ impl Algorithm for DeMo {
     }
 
     fn checkpoint(&self, state: &mut DeMoState, fields: &mut Fields) -> Result<()> {
-        fields.encoding("encoding", &mut state.encoding)
+        fields.averaged(|fields| fields.encoding("encoding", &mut state.encoding))
     }
 }
 

@@ -141,8 +141,8 @@ impl Algorithm for Dion {
     }
 
     fn checkpoint(&self, state: &mut DionState, fields: &mut Fields) -> Result<()> {
-        fields.buffer("momentum", &mut state.momentum)?;
-        fields.buffer("right", &mut state.right)
+        fields.averaged(|fields| fields.buffer("momentum", &mut state.momentum))?;
+        fields.shared(|fields| fields.buffer("right", &mut state.right))
     }
 }
 

@@ -78,6 +78,7 @@ pub use mean::{Evaluation, consensus_distance};
 pub use options::{Buffers, EngineOptions, Order, Overlap, Unused};
 pub use plan::Parameter;
 pub use precision::LossScaling;
+pub(crate) use state::BEGINS_ANEW;
 pub use state::Checkpoint;
 pub use telemetry::Telemetry;
 pub use trace::Tracing;
@@ -237,6 +238,11 @@ impl DataParallel {
     /// Returns the algorithm in use.
     pub fn algorithm(&self) -> &AnyAlgorithm {
         &self.algorithm
+    }
+
+    /// Returns true if the options request hierarchical communication.
+    pub(crate) fn is_hierarchical(&self) -> bool {
+        self.options.hierarchical
     }
 
     /// Returns the communicator of the training thread.

@@ -74,7 +74,7 @@ impl DataParallel {
     }
 
     /// Returns the weight of this replica in the mean, by bucket.
-    fn weights(&self) -> Result<Vec<f64>> {
+    pub(super) fn weights(&self) -> Result<Vec<f64>> {
         self.scheduler.call(async |runner| {
             Ok(runner.instances()?.into_iter().map(|instance| instance.weight()).collect())
         })

@@ -13,16 +13,18 @@
 //! optimizer/<slot>/<name>                the optimizer state, by parameter, independent of the buckets;
 //!                                        nothing if its slot has no elements for the parameter
 //! algorithm/<bucket>/<field>             the fields that the algorithm declares in `checkpoint`
+//! shared, averaged, chunked              facts: the names of fields that survive among a different number of ranks
+//! weight/<parameter>                     facts: weights in the mean of the replicas, if they are not 1
 //! ```
 
 use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::host_copy::on_host;
-use crate::plugin::{Fields, Instance};
+use crate::plugin::{Field, Fields, Instance, StepInfo};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// State of an engine, for saving and restoring: see [`DataParallel::checkpoint`].
 ///
@@ -78,11 +80,15 @@ impl Checkpoint<'_> {
         self.0.load_state(record, Saver::SameRank)
     }
 
-    /// Restores a state of a different number of ranks: the algorithm begins anew.
+    /// Restores a state of a different number of ranks, from which the fields of the algorithm have been removed that do
+    /// not survive: these begin anew.
     pub(crate) fn load_resized(&mut self, record: Record) -> Result<()> {
         self.0.load_state(Ok(record), Saver::OtherRanks)
     }
 }
+
+/// Name of the fact that a part of the algorithm begins anew.
+pub(crate) const BEGINS_ANEW: &str = "begins-anew";
 
 /// Who has saved a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,9 +130,10 @@ impl DataParallel {
             record.put("plan/order", &order)?;
             record.put("plan/members", &members)?;
             record.put("plan/counts", &counts)?;
-            for (bucket, fields) in self.algorithm_state()?.into_iter().enumerate() {
-                for (name, values) in fields {
-                    record.put_tensor(&format!("algorithm/{bucket}/{name}"), &[values.len()], values)?;
+            put_fields(&mut record, self.algorithm_fields()?)?;
+            for (bucket, weight) in plan.buckets().iter().zip(self.weights()?) {
+                for (index, _) in bucket.members.iter().filter(|_| weight != 1.0) {
+                    record.note(&format!("weight/{}", plan.parameters()[*index].name), weight);
                 }
             }
         }
@@ -135,11 +142,18 @@ impl DataParallel {
 
     /// Returns the state of the algorithm, by bucket. No communication is in progress.
     pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
+        let values = |fields: BTreeMap<String, Field>| {
+            fields.into_iter().map(|(name, field)| (name, field.values)).collect()
+        };
+        Ok(self.algorithm_fields()?.into_iter().map(values).collect())
+    }
+
+    fn algorithm_fields(&self) -> Result<Vec<BTreeMap<String, Field>>> {
         self.scheduler.call(async |runner| {
             let save = |instance: &mut Box<dyn Instance>| {
                 let mut fields = Fields::saving();
                 instance.checkpoint(&mut fields)?;
-                fields.finish()
+                fields.finish_with_rules()
             };
             runner.instances()?.into_iter().map(save).collect()
         })
@@ -147,10 +161,19 @@ impl DataParallel {
 
     /// Restores the result of [`algorithm_state`](Self::algorithm_state), into equal buckets.
     pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
+        self.load_fields(saved, Fields::loading)
+    }
+
+    /// Restores fields that `loading` has created, by bucket.
+    fn load_fields(
+        &self,
+        saved: Vec<BTreeMap<String, Buffer>>,
+        loading: fn(BTreeMap<String, Buffer>) -> Fields,
+    ) -> Result<()> {
         // All ranks must learn of a state that does not fit before the communication thread ends.
         self.scheduler.call(async move |runner| {
             let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
-                let mut fields = Fields::loading(saved);
+                let mut fields = loading(saved);
                 instance.checkpoint(&mut fields)?;
                 fields.finish().map(drop)
             };
@@ -304,7 +327,7 @@ impl DataParallel {
             self.follow_rate();
         }
         if saver == Saver::OtherRanks {
-            self.agree_on_steps()?;
+            self.agree_on_steps(record.notes(BEGINS_ANEW))?;
         }
         self.forwarded = false;
         if let Some(scaler) = &mut self.scaler {
@@ -317,25 +340,46 @@ impl DataParallel {
         };
         let count = plan.buckets().len();
         self.install(plan)?;
-        if saver == Saver::OtherRanks {
-            return Ok(());
-        }
-        self.restore_tuning(record)?;
         let mut states = record.detach("algorithm");
         let states = (0..count).map(|bucket| buffers(states.detach(&bucket.to_string()))).collect();
+        if saver == Saver::OtherRanks {
+            return all_or_none(&self.comm, self.load_fields(states, Fields::loading_some));
+        }
+        self.restore_tuning(record)?;
         all_or_none(&self.comm, self.set_algorithm_state(states))
     }
 }
 
 impl DataParallel {
-    /// Takes the most steps of any rank, since those of an asynchronous algorithm differ, and begins the algorithm there.
-    fn agree_on_steps(&mut self) -> Result<()> {
-        let mut steps = [self.present.step, self.present.updates].map(|steps| steps as i64);
-        self.comm.blocking().all_reduce(&mut steps, ReduceOp::Max)?;
-        [self.present.step, self.present.updates] = steps.map(|steps| steps as u64);
-        self.present.begun = self.present.step;
+    /// Takes the most steps of any rank, since those of an asynchronous algorithm differ. An algorithm of which a part
+    /// begins anew takes its first step next.
+    fn agree_on_steps(&mut self, begins_anew: bool) -> Result<()> {
+        let StepInfo { step, updates, begun, .. } = self.present;
+        let mut most = [step, updates, begun, begins_anew.into()].map(|number| number as i64);
+        self.comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;
+        let [step, updates, begun, begins_anew] = most.map(|number| number as u64);
+        self.present =
+            StepInfo { step, updates, begun: if begins_anew > 0 { step } else { begun }, ..self.present };
         Ok(())
     }
+}
+
+/// Adds the fields of an algorithm to a record, and lists the names of those that survive among a different number of
+/// ranks.
+fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
+    let mut lists: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (bucket, fields) in buckets.into_iter().enumerate() {
+        for (name, Field { values, rule }) in fields {
+            record.put_tensor(&format!("algorithm/{bucket}/{name}"), &[values.len()], values)?;
+            if let Some(fact) = rule.fact() {
+                lists.entry(fact).or_default().insert(name);
+            }
+        }
+    }
+    for (fact, names) in lists {
+        record.note(fact, names.into_iter().collect::<Vec<_>>().join("\n"));
+    }
+    Ok(())
 }
 
 fn buffers(record: Record) -> BTreeMap<String, Buffer> {

@@ -366,7 +366,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Declares the parts of the state on which the next steps depend, for saving or loading. No communication is in
-    /// progress.
+    /// progress. Parts inside [`Fields::shared`] or [`Fields::averaged`] survive if a different number of ranks loads the
+    /// checkpoint; others begin anew then.
     ///
     /// # Errors
     /// As [`Fields`], for a checkpoint that does not fit.

@@ -280,15 +280,15 @@ impl Averager {
         }
     }
 
-    /// Declares the state, as part `name` of the state of an algorithm.
+    /// Declares the state, as part `name` of the state of an algorithm: ranks that join or leave do not change its mean.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
     pub fn checkpoint(&mut self, name: &str, fields: &mut Fields) -> Result<()> {
-        match self {
+        fields.averaged(|fields| match self {
             Averager::Exact => Ok(()),
             Averager::Dense(encoding) | Averager::Sparse(encoding) => fields.encoding(name, encoding),
             Averager::Linear(encoding) => fields.encoding(name, encoding),
-        }
+        })
     }
 }

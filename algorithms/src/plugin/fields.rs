@@ -12,23 +12,69 @@ use std::collections::BTreeMap;
 pub struct Fields {
     /// Prefix of the names that follow.
     prefix: String,
+    /// What the parts that follow become among a different number of ranks.
+    rule: Regroup,
     direction: SaveOrLoad,
 }
 
+/// What a part of the state becomes when a different number of ranks loads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Regroup {
+    /// Its initial value.
+    Anew,
+    /// The value of any rank, as all ranks have the same.
+    Shared,
+    /// The mean over all ranks that have saved it.
+    Averaged,
+    /// The own chunk of a buffer of which each rank has saved a chunk.
+    Chunked,
+}
+
+impl Regroup {
+    /// Returns the name of the fact in a checkpoint that lists the parts under this rule.
+    pub(crate) fn fact(self) -> Option<&'static str> {
+        match self {
+            Regroup::Anew => None,
+            Regroup::Shared => Some("shared"),
+            Regroup::Averaged => Some("averaged"),
+            Regroup::Chunked => Some("chunked"),
+        }
+    }
+}
+
+/// A part to save.
+pub(crate) struct Field {
+    pub(crate) values: Buffer,
+    pub(crate) rule: Regroup,
+}
+
 enum SaveOrLoad {
-    Saving(BTreeMap<String, Buffer>),
-    Loading(BTreeMap<String, Buffer>),
+    Saving(BTreeMap<String, Field>),
+    Loading {
+        saved: BTreeMap<String, Buffer>,
+        /// True if parts without a saved value keep their initial value.
+        is_partial: bool,
+    },
 }
 
 impl Fields {
+    fn new(direction: SaveOrLoad) -> Self {
+        Fields { prefix: String::new(), rule: Regroup::Anew, direction }
+    }
+
     /// Creates fields that save parts.
     pub fn saving() -> Self {
-        Fields { prefix: String::new(), direction: SaveOrLoad::Saving(BTreeMap::new()) }
+        Fields::new(SaveOrLoad::Saving(BTreeMap::new()))
     }
 
     /// Creates fields that load these parts.
     pub fn loading(saved: BTreeMap<String, Buffer>) -> Self {
-        Fields { prefix: String::new(), direction: SaveOrLoad::Loading(saved) }
+        Fields::new(SaveOrLoad::Loading { saved, is_partial: false })
+    }
+
+    /// Creates fields that load these parts, and leave others at their initial value.
+    pub(crate) fn loading_some(saved: BTreeMap<String, Buffer>) -> Self {
+        Fields::new(SaveOrLoad::Loading { saved, is_partial: true })
     }
 
     /// Returns the saved parts.
@@ -36,15 +82,59 @@ impl Fields {
     /// # Errors
     /// [`Error::Usage`] if a part to load was not declared: it belongs to another algorithm.
     pub fn finish(self) -> Result<BTreeMap<String, Buffer>> {
+        let values = |(name, field): (String, Field)| (name, field.values);
+        Ok(self.finish_with_rules()?.into_iter().map(values).collect())
+    }
+
+    /// Returns the saved parts with their rules.
+    ///
+    /// # Errors
+    /// As [`Fields::finish`].
+    pub(crate) fn finish_with_rules(self) -> Result<BTreeMap<String, Field>> {
         match self.direction {
             SaveOrLoad::Saving(saved) => Ok(saved),
-            SaveOrLoad::Loading(rest) => match rest.keys().next() {
-                None => Ok(rest),
+            SaveOrLoad::Loading { saved, .. } => match saved.keys().next() {
+                None => Ok(BTreeMap::new()),
                 Some(name) => {
                     Err(does_not_fit(format!("has `{name}`, which this algorithm does not declare")))
                 }
             },
         }
+    }
+
+    /// Declares parts that are equal on all ranks, such as an outer momentum: a different number of ranks that loads
+    /// the checkpoint continues with them. Other parts begin anew then.
+    ///
+    /// # Errors
+    /// The errors of `parts`.
+    pub fn shared(&mut self, parts: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.with_rule(Regroup::Shared, parts)
+    }
+
+    /// Declares parts of which the algorithm uses the mean over ranks, such as an error feedback: a different number of
+    /// ranks that loads the checkpoint continues with the mean, on each rank. So the mean stays, and with it the change
+    /// of the parameters that is still to come. Counts must be equal on all ranks. Chunks that the owners of an
+    /// [`Encoding`] remember are cut anew.
+    ///
+    /// # Errors
+    /// The errors of `parts`.
+    pub fn averaged(&mut self, parts: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.with_rule(Regroup::Averaged, parts)
+    }
+
+    /// Returns true if a part keeps its initial value.
+    fn leaves(&self, name: &str) -> bool {
+        match &self.direction {
+            SaveOrLoad::Saving(_) => false,
+            SaveOrLoad::Loading { saved, is_partial } => *is_partial && !saved.contains_key(name),
+        }
+    }
+
+    fn with_rule(&mut self, rule: Regroup, parts: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = std::mem::replace(&mut self.rule, rule);
+        let outcome = parts(self);
+        self.rule = before;
+        outcome
     }
 
     /// Declares parts inside another part: `part.name`.
@@ -65,10 +155,16 @@ impl Fields {
     /// [`Error::Usage`] if a checkpoint lacks it, or has a different length or type.
     pub fn buffer(&mut self, name: &str, buffer: &mut Buffer) -> Result<()> {
         let name = format!("{}{name}", self.prefix);
+        if self.leaves(&name) {
+            return Ok(());
+        }
         match &mut self.direction {
-            SaveOrLoad::Saving(saved) => drop(saved.insert(name, on_host(&buffer.read_all()?)?)),
-            SaveOrLoad::Loading(rest) => {
-                let Some(from) = rest.remove(&name) else {
+            SaveOrLoad::Saving(saved) => {
+                let values = on_host(&buffer.read_all()?)?;
+                saved.insert(name, Field { values, rule: self.rule });
+            }
+            SaveOrLoad::Loading { saved, .. } => {
+                let Some(from) = saved.remove(&name) else {
                     return Err(does_not_fit(format!("has no `{name}`")));
                 };
                 if (from.dtype(), from.len()) != (buffer.dtype(), buffer.len()) {
@@ -87,7 +183,8 @@ impl Fields {
     /// As [`Fields::buffer`].
     pub fn count(&mut self, name: &str, count: &mut u64) -> Result<()> {
         let mut buffer = Buffer::from_slice(&[*count as i64])?;
-        self.buffer(name, &mut buffer)?;
+        let rule = if self.rule == Regroup::Averaged { Regroup::Shared } else { self.rule };
+        self.with_rule(rule, |fields| fields.buffer(name, &mut buffer))?;
         *count = buffer.host::<i64>()?[0] as u64;
         Ok(())
     }
@@ -117,19 +214,28 @@ impl Fields {
     /// As [`Fields::buffer`].
     pub fn memory(&mut self, name: &str, memory: &mut State) -> Result<()> {
         self.within(name, |fields| {
+            if fields.leaves(&format!("{}operations", fields.prefix)) {
+                return Ok(());
+            }
             let mut operations = memory.operations();
             fields.count("operations", &mut operations)?;
             let prefix = fields.prefix.clone();
             match &mut fields.direction {
                 SaveOrLoad::Saving(saved) => {
                     for (entry, buffer) in memory.entries() {
-                        saved.insert(format!("{prefix}{entry}"), on_host(&buffer.read_all()?)?);
+                        let rule = match fields.rule {
+                            Regroup::Averaged if memory.is_chunk(entry) => Regroup::Chunked,
+                            Regroup::Averaged if !buffer.dtype().is_float() => Regroup::Shared,
+                            rule => rule,
+                        };
+                        let values = on_host(&buffer.read_all()?)?;
+                        saved.insert(format!("{prefix}{entry}"), Field { values, rule });
                     }
                 }
-                SaveOrLoad::Loading(rest) => {
+                SaveOrLoad::Loading { saved, .. } => {
                     let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                        std::mem::take(rest).into_iter().partition(|(name, _)| name.starts_with(&prefix));
-                    *rest = others;
+                        std::mem::take(saved).into_iter().partition(|(name, _)| name.starts_with(&prefix));
+                    *saved = others;
                     let short = |(name, buffer): (String, Buffer)| (name[prefix.len()..].to_owned(), buffer);
                     memory.restore(operations, of_it.into_iter().map(short));
                 }

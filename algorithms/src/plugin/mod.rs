@@ -27,6 +27,7 @@ pub use clipping::Clipping;
 pub use context::Context;
 pub(crate) use context::StepInfo;
 pub use fields::Fields;
+pub(crate) use fields::{Field, Regroup};
 pub(crate) use float::with_float;
 pub use hook_presence::ImplementedHooks;
 pub use instance::AnyAlgorithm;

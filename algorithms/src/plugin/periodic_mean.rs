@@ -51,6 +51,7 @@ impl ParameterMean {
     /// As [`Fields::buffer`].
     pub fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         self.averager.checkpoint("averager", fields)?;
-        self.last.as_mut().map_or(Ok(()), |last| fields.buffer("last-mean", last))
+        let Some(last) = &mut self.last else { return Ok(()) };
+        fields.shared(|fields| fields.buffer("last-mean", last))
     }
 }

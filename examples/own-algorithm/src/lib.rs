@@ -61,7 +61,9 @@ impl Algorithm for AdaptiveLocalSgd {
     }
 
     fn checkpoint(&self, (period, end): &mut (u64, u64), fields: &mut Fields) -> Result<()> {
-        fields.count("period", period)?;
-        fields.count("end", end)
+        fields.shared(|fields| {
+            fields.count("period", period)?;
+            fields.count("end", end)
+        })
     }
 }

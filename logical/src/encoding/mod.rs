@@ -27,6 +27,7 @@ use crate::codec::LinearCodec;
 use hexagram_physical::codec::Codec;
 pub use hexagram_physical::device::kernels::draw::mix;
 use hexagram_physical::fingerprint::CodecDigest;
+pub use hexagram_physical::native::chunk;
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! The state of an encoding: named buffers, and the number of operations. Save it with a checkpoint.
 //!
-//! State belongs to one rank and one bucket layout: it cannot be restored with different ranks or buckets.
+//! State belongs to one bucket layout. Entries have one number per element of the bucket, or only for the
+//! [chunk](State::is_chunk) that this rank combines.
 
 use hexagram_physical::{Buffer, DType, Error, Result};
 use std::collections::BTreeMap;
@@ -53,6 +54,13 @@ impl State {
     /// Returns the entry of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<&Buffer> {
         self.entries().find(|(known, _)| *known == name).map(|(_, buffer)| buffer)
+    }
+
+    /// Returns true if an entry has numbers only for the elements that its rank combines in an
+    /// [`all_reduce_encoded`](crate::Communicator::all_reduce_encoded): the [`chunk`](super::chunk) of that rank.
+    pub fn is_chunk(&self, name: &str) -> bool {
+        // Sparse all-reduces have a mean of all elements, and no message from an owner.
+        name == "server error" || name == "mean" && self.get("heard").is_some()
     }
 
     /// Copies the state; the copy is independent.
