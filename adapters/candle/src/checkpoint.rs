@@ -9,7 +9,7 @@ use crate::parameters::ModelTensor;
 use crate::replica::Replica;
 use crate::values::dtype;
 use candle_core::Tensor;
-use hexagram_algorithms::checkpoint::{Checkpoints, Record};
+use hexagram_algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram_algorithms::logical::{self, ReduceOp};
 use std::path::PathBuf;
 
@@ -25,8 +25,37 @@ impl Replica {
     /// [`Error::Hexagram`] on all ranks after steps of a candle optimizer other than [`candle_nn::SGD`], whose state is
     /// not accessible; as [`Checkpoints::save`].
     pub fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<PathBuf> {
+        let own = self.with_model(own)?;
+        let saved = checkpoints.save(&mut self.engine, own);
+        // The background work of the algorithm has been completed, whether or not the state is saved.
+        let settled = self.settled();
+        let path = saved?;
+        settled.map(|()| path)
+    }
+
+    /// Begins to save like [`save`](Self::save), and continues while a thread writes the files.
+    ///
+    /// # Errors
+    /// As [`Replica::save`], and as [`BackgroundSaves::begin`].
+    pub fn begin_save(&mut self, saves: &mut BackgroundSaves, own: Record) -> Result<()> {
+        let own = self.with_model(own)?;
+        let begun = saves.begin(&mut self.engine, own);
+        let settled = self.settled();
+        begun?;
+        settled
+    }
+
+    /// Waits until the save in progress, if any, is complete and on disk on every host.
+    ///
+    /// # Errors
+    /// As [`BackgroundSaves::finish`].
+    pub fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<Option<PathBuf>> {
+        Ok(saves.finish(&mut self.engine)?)
+    }
+
+    /// Adds the tensors that the engine does not have to the records of the program.
+    fn with_model(&mut self, mut own: Record) -> Result<Record> {
         self.check_reached()?;
-        let mut own = own;
         for entry in self.saved_apart() {
             own.put_tensor(
                 &format!("{MODEL}{}", entry.name),
@@ -34,11 +63,7 @@ impl Replica {
                 self.home.to_buffer(&entry.var)?,
             )?;
         }
-        let saved = checkpoints.save(&mut self.engine, own);
-        // The background work of the algorithm has been completed, whether or not the state is saved.
-        let settled = self.settled();
-        let path = saved?;
-        settled.map(|()| path)
+        Ok(own)
     }
 
     /// Continues from the newest checkpoint that all ranks have; returns the records that the program had added, or

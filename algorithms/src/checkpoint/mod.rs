@@ -33,12 +33,14 @@
 //! files, with a warning, and is never deleted. While a training saves in a directory, a second training is refused
 //! there.
 
+mod background;
 mod file;
 mod folder;
 mod resize;
 mod safetensors;
 
 pub use crate::record::{Record, Saved};
+pub use background::BackgroundSaves;
 
 #[cfg(doc)]
 use crate::engine::Checkpoint;
@@ -116,13 +118,28 @@ impl Checkpoints {
     /// are still there, and training can continue. As [`Checkpoint::save`]; errors of the communication. While one rank
     /// writes, the others wait for it: keep the deadline of the communicator above the time of a write.
     pub fn save(&self, engine: &mut DataParallel, own: Record) -> Result<PathBuf> {
+        let snapshot = self.snapshot(engine, own)?;
+        let path = self.write(engine.communicator(), snapshot)?;
+        self.adopt(engine);
+        Ok(path)
+    }
+
+    /// Copies the state to save, if this directory admits it. A collective call.
+    fn snapshot(&self, engine: &mut DataParallel, own: Record) -> Result<Snapshot> {
         let mut record = engine.checkpoint().save()?;
         record.absorb(OWN, own);
         let comm = engine.communicator();
         let folder = self.folder(comm);
         all_or_none(comm, self.admits(engine, &folder).and_then(|()| self.claim(engine, &folder)))?;
+        Ok(Snapshot { record, steps: engine.steps() })
+    }
+
+    /// Writes a snapshot, and returns when it is complete and on disk on every host. A collective call.
+    fn write(&self, comm: &Communicator, snapshot: Snapshot) -> Result<PathBuf> {
+        let Snapshot { mut record, steps } = snapshot;
+        let folder = self.folder(comm);
         all_or_none(comm, folder.sweep())?;
-        let name = agree_on_name(comm, engine.steps(), &folder)?;
+        let name = agree_on_name(comm, steps, &folder)?;
         let names = all_or_none(comm, folder.names())?;
         let common = in_all(&gather_names(comm, &names)?);
         record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
@@ -134,10 +151,8 @@ impl Checkpoints {
         }
         all_or_none(comm, folder.complete(name))?;
         self.prune(&folder, name, common);
-        let path = folder.path(name);
-        self.adopt(engine);
         note_checkpoint(true);
-        Ok(path)
+        Ok(folder.path(name))
     }
 
     /// Checks, at the start of a training, that [`save`](Self::save) can work here: that the directory, which is
@@ -241,6 +256,13 @@ impl Checkpoints {
         self.adopt(engine);
         Ok(Some(own))
     }
+}
+
+/// State to save, of one rank.
+struct Snapshot {
+    record: Record,
+    /// Number of steps of the engine.
+    steps: u64,
 }
 
 /// Returns a number that identifies a save, drawn by rank 0.

@@ -1,6 +1,7 @@
 //! Checkpoints: the restored state, the choice of the checkpoint, hosts with different files, and errors that reach
 //! every rank.
 
+mod background;
 mod directories;
 mod killed;
 mod resize;
@@ -30,11 +31,17 @@ fn steps(trainer: &mut Trainer<f32>, count: usize) -> Result<()> {
     (0..count).try_for_each(|_| trainer.step(|_, x| x.iter().map(|x| x - 7.0).collect()))
 }
 
-/// A checkpoint at the present step, with a number that identifies it.
-fn save(at: &Path, trainer: &mut Trainer<f32>, number: u64) -> Result<PathBuf> {
+/// What a program adds to a checkpoint: a number that identifies it, and bytes of the rank.
+fn record(comm: &Communicator, number: u64) -> Record {
     let mut own = Record::default();
     own.note("number", number);
-    own.put("bytes", &[trainer.engine().communicator().rank() as u8; 3])?;
+    own.put("bytes", &[comm.rank() as u8; 3]).unwrap();
+    own
+}
+
+/// Saves a checkpoint at the present step.
+fn save(at: &Path, trainer: &mut Trainer<f32>, number: u64) -> Result<PathBuf> {
+    let own = record(trainer.engine().communicator(), number);
     Checkpoints::new(at).save(trainer.engine(), own)
 }
 

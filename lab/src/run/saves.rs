@@ -1,19 +1,21 @@
 //! The checkpoints of a training: when it saves one, how it handles a failed save, and how a run resumes from one.
 //!
-//! A failed save, for example because the disk is full, does not end the training: it continues, and the next save
-//! tries again.
+//! The training continues during a save, and learns of its outcome at the next one, or at its own end. A failed save, for
+//! example because the disk is full, does not end the training: it continues, and the next save tries again.
 
 use super::provenance::MadeWith;
 use super::{RunError, RunOptions, Trained};
 use hexagram::Error;
-use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 
 /// The checkpoints of one training, on one rank; none if they are off.
 pub(super) struct Saves {
-    checkpoints: Option<Checkpoints>,
+    saves: Option<BackgroundSaves>,
     every: u64,
     made_with: MadeWith,
+    /// Step of the last save that has begun.
+    step: u64,
     tried: u64,
     failed: u64,
     /// True if the last save failed.
@@ -34,8 +36,9 @@ impl Saves {
     pub(super) fn new(options: &RunOptions, made_with: MadeWith) -> Self {
         let any_ranks = options.change || options.is_restarted;
         let checkpoints = options.checkpoint.as_ref();
-        let checkpoints = checkpoints.map(|root| Checkpoints { any_ranks, ..Checkpoints::new(root) });
-        Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
+        let saves =
+            checkpoints.map(|root| BackgroundSaves::new(Checkpoints { any_ranks, ..Checkpoints::new(root) }));
+        Saves { saves, every: options.every, made_with, step: 0, tried: 0, failed: 0, lacks_the_last: false }
     }
 
     /// Resumes from the newest checkpoint if there is one, and starts at the beginning otherwise. A collective call.
@@ -50,13 +53,15 @@ impl Saves {
         loader: &mut DataLoader<B>,
         may_change: bool,
     ) -> Result<Resumed, RunError> {
-        let Some(checkpoints) = &self.checkpoints else { return Ok(Resumed::default()) };
+        let Some(saves) = &self.saves else { return Ok(Resumed::default()) };
         let mut changed = Vec::new();
         let mut fits = |own: &Record| {
             changed = self.made_with.compare(own, may_change)?;
             Ok(())
         };
-        let Some(own) = replica.load_if(checkpoints, &mut fits)? else { return Ok(Resumed::default()) };
+        let Some(own) = replica.load_if(saves.checkpoints(), &mut fits)? else {
+            return Ok(Resumed::default());
+        };
         let position: u64 = own.noted("position")?;
         let seed = own.noted("seed")?;
         let epoch = own.noted("epoch")?;
@@ -82,25 +87,25 @@ impl Saves {
     /// # Errors
     /// As [`Checkpoints::check`].
     pub(super) fn check(&self, replica: &impl Trained) -> Result<(), Error> {
-        self.checkpoints.as_ref().map_or(Ok(()), |checkpoints| checkpoints.check(replica.engine()))
+        self.saves.as_ref().map_or(Ok(()), |saves| saves.checkpoints().check(replica.engine()))
     }
 
     /// Returns true if a save is due after this many steps; `at_the_end` means the end of the training.
     pub(super) fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
-        self.checkpoints.is_some() && at_the_end != steps.is_multiple_of(self.every)
+        self.saves.is_some() && at_the_end != steps.is_multiple_of(self.every)
     }
 
-    /// Saves the training, and the position of the loader. A collective call. If the save fails, returns a warning on
-    /// every rank that names the rank with the failure.
+    /// Begins to save the training, and the position of the loader; the save before must be [finished](Self::finish). A
+    /// collective call. If it fails, returns a warning on every rank that names the rank with the failure.
     ///
     /// # Errors
     /// Errors of the communication; these end the training.
-    pub(super) fn save(
+    pub(super) fn begin(
         &mut self,
         replica: &mut impl Trained,
         state: LoaderState,
     ) -> Result<Option<String>, RunError> {
-        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+        let Some(saves) = &mut self.saves else { return Ok(None) };
         let mut own = Record::default();
         let LoaderState { seed, epoch, position, order } = state;
         for (name, value) in
@@ -111,22 +116,44 @@ impl Saves {
         own.note("ranks", replica.engine().communicator().size());
         self.made_with.note(&mut own);
         self.tried += 1;
-        let saved = replica.save(checkpoints, own);
-        self.lacks_the_last = saved.is_err();
-        let error = match saved.map_err(|error| error.downcast::<Error>()) {
+        self.step = replica.engine().steps();
+        let begun = replica.begin_save(saves, own);
+        self.lacks_the_last = begun.is_err();
+        self.warning(replica, begun)
+    }
+
+    /// Waits for the save in progress, if there is one. A collective call. If it has failed, returns a warning like
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub(super) fn finish(&mut self, replica: &mut impl Trained) -> Result<Option<String>, RunError> {
+        let Some(saves) = &mut self.saves else { return Ok(None) };
+        let finished = replica.finish_save(saves);
+        self.lacks_the_last |= finished.is_err();
+        self.warning(replica, finished)
+    }
+
+    /// Returns the warning of a save that has failed, if the training can continue.
+    fn warning(
+        &mut self,
+        replica: &impl Trained,
+        outcome: Result<(), RunError>,
+    ) -> Result<Option<String>, RunError> {
+        let error = match outcome.map_err(|error| error.downcast::<Error>()) {
             Ok(()) => return Ok(None),
             Err(Ok(error)) if matches!(*error, Error::System { .. } | Error::Usage { .. }) => error,
             Err(Ok(error)) => return Err(error),
             Err(Err(error)) => return Err(error),
         };
         self.failed += 1;
-        let steps = replica.engine().steps();
+        let step = self.step;
         let rank = replica.engine().communicator().rank();
         // A failure of a different rank begins with its number.
         let who =
             if error.to_string().starts_with("rank ") { String::new() } else { format!("rank {rank}: ") };
         Ok(Some(format!(
-            "step {steps} is not saved: {who}{error}; the training continues, and tries again at the next save"
+            "step {step} is not saved: {who}{error}; the training continues, and tries again at the next save"
         )))
     }
 

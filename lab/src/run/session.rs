@@ -121,7 +121,8 @@ impl<'a> TrainingSession<'a> {
         self.epoch.position = Some(position);
         self.log.step(loss, replica.engine().metrics());
         if self.saves.is_due(replica.engine().steps(), false) {
-            self.log.warn(self.saves.save(replica, position)?);
+            self.log.warn(self.saves.finish(replica)?);
+            self.log.warn(self.saves.begin(replica, position)?);
         }
         Ok(())
     }
@@ -135,7 +136,8 @@ impl<'a> TrainingSession<'a> {
         let Some(position) = self.epoch.position.take() else { return Ok(()) };
         let is_last = self.epoch.number + 1 == self.run.options.epochs;
         if is_last && self.saves.is_due(replica.engine().steps(), true) {
-            self.log.warn(self.saves.save(replica, position)?);
+            self.log.warn(self.saves.finish(replica)?);
+            self.log.warn(self.saves.begin(replica, position)?);
         }
         let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
         let steps = self.epoch.began.elapsed();
@@ -192,7 +194,8 @@ impl<'a> TrainingSession<'a> {
     ///
     /// # Errors
     /// If the trace cannot be written, or replicas differ under an algorithm that keeps them identical.
-    pub fn finish(self, replica: &mut impl Trained) -> Result<ExitCode, RunError> {
+    pub fn finish(mut self, replica: &mut impl Trained) -> Result<ExitCode, RunError> {
+        self.log.warn(self.saves.finish(replica)?);
         if self.log.nothing_left(replica.engine().steps()) {
             return Ok(ExitCode::SUCCESS);
         }

@@ -3,7 +3,7 @@
 use super::RunError;
 use crate::task::{ModelValues, Task};
 use crate::training;
-use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, LearningRate};
@@ -39,8 +39,12 @@ pub trait Trained {
     /// replicas as they are.
     fn evaluate(&mut self) -> Result<Evaluation<f64>, RunError>;
 
-    /// Saves the replica, and `own`. Fails with the engine's own error if the engine can continue.
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError>;
+    /// Begins to save the replica, and `own`, in the background. Fails with the engine's own error if the engine can
+    /// continue.
+    fn begin_save(&mut self, saves: &mut BackgroundSaves, own: Record) -> Result<(), RunError>;
+
+    /// Waits for the save in progress. Fails like [`begin_save`](Self::begin_save).
+    fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError>;
 
     /// Loads the newest checkpoint if there is one and `fits` accepts the record saved with it. Returns this record.
     fn load_if(
@@ -128,8 +132,12 @@ impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
         Ok(Evaluation { result: result?.unwrap_or(f64::NAN), consensus_distance })
     }
 
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError> {
-        Ok(checkpoints.save(&mut self.engine, own).map(drop)?)
+    fn begin_save(&mut self, saves: &mut BackgroundSaves, own: Record) -> Result<(), RunError> {
+        Ok(saves.begin(&mut self.engine, own)?)
+    }
+
+    fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError> {
+        Ok(saves.finish(&mut self.engine).map(drop)?)
     }
 
     fn load_if(

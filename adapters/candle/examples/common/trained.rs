@@ -3,7 +3,7 @@
 use super::data::ImageDataset;
 use super::model::{PartwiseModel, correct};
 use candle_core::{DType, Device, Tensor};
-use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{DataParallel, LearningRate};
@@ -57,12 +57,12 @@ impl run::Trained for TrainedModel {
         replica.evaluate_mean(|| accuracy(&comm, &**model, held_out, (*dtype, device)))
     }
 
-    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), RunError> {
-        match self.replica.save(checkpoints, own) {
-            Ok(_) => Ok(()),
-            Err(hexagram_candle::Error::Hexagram(error)) => Err((*error).into()),
-            Err(error) => Err(error.into()),
-        }
+    fn begin_save(&mut self, saves: &mut BackgroundSaves, own: Record) -> Result<(), RunError> {
+        self.replica.begin_save(saves, own).map_err(of_the_engine)
+    }
+
+    fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError> {
+        self.replica.finish_save(saves).map(drop).map_err(of_the_engine)
     }
 
     fn load_if(
@@ -71,6 +71,14 @@ impl run::Trained for TrainedModel {
         fits: &mut dyn FnMut(&Record) -> hexagram::Result<()>,
     ) -> Result<Option<Record>, RunError> {
         Ok(self.replica.load_if(checkpoints, fits)?)
+    }
+}
+
+/// Returns the error of the engine inside an error of the adapter, if there is one.
+fn of_the_engine(error: hexagram_candle::Error) -> RunError {
+    match error {
+        hexagram_candle::Error::Hexagram(error) => (*error).into(),
+        error => error.into(),
     }
 }
 
