@@ -28,6 +28,7 @@ from hexagram._native import (
     World,
     __version__,
     joined,
+    restarts,
 )
 from hexagram.errors import (
     Busy,
@@ -84,6 +85,7 @@ __all__ = [
     "check",
     "init",
     "joined",
+    "restarts",
 ]
 
 

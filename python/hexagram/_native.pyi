@@ -916,5 +916,11 @@ def algorithms() -> list[tuple[str, str, str]]:
 def joined() -> World | None:
     """Returns the world that this process has joined and not left, the first of several; None if there is none."""
 
+def restarts() -> int:
+    """Returns how many times the launcher has restarted this job: ``hexagram run``, torchrun or Slurm.
+
+    A program loads its newest checkpoint if it is above 0.
+    """
+
 def main(arguments: Sequence[str]) -> int: ...
 def shut_down(because: str | None = None) -> None: ...

@@ -69,5 +69,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sampler::SamplerIterator>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;
     module.add_function(wrap_pyfunction!(world::joined, module)?)?;
+    module.add_function(wrap_pyfunction!(world::restarts, module)?)?;
     module.add_function(wrap_pyfunction!(shut_down, module)?)
 }

@@ -162,6 +162,15 @@ pub(crate) fn joined(py: Python<'_>) -> Option<Py<World>> {
     mine.filter_map(|member| member.world().as_ref().map(|world| world.clone_ref(py))).next()
 }
 
+/// Returns how many times the launcher has restarted this job. A program loads its newest checkpoint if it is above 0.
+///
+/// >>> hexagram.restarts()
+/// 0
+#[pyfunction]
+pub(crate) fn restarts(py: Python<'_>) -> PyResult<usize> {
+    hexagram::physical::world::restarts().map_err(|error| exception(py, &error))
+}
+
 /// Notifies the ranks of all worlds that this one has failed.
 pub(crate) fn give_up_all(py: Python<'_>, because: &str) {
     let all = members().clone();

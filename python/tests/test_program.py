@@ -25,6 +25,31 @@ def test_run_starts_ranks(tmp_path):
     assert (done.returncode, lines) == (0, [f"[{rank}] 3 3 6" for rank in range(3)]), done.stderr
 
 
+# Rank 1 ends with an error in the first start, after rank 0 has saved.
+RESTARTS = """
+import hexagram, pathlib, sys
+kept = pathlib.Path(sys.argv[1])
+with hexagram.init() as world:
+    resumed = kept.read_text() if hexagram.restarts() else "nothing"
+    if world.rank == 0:
+        kept.write_text(f"start {hexagram.restarts()}")
+    world.communicator.barrier()
+    if world.rank == 1 and not hexagram.restarts():
+        raise RuntimeError("this rank fails")
+    print(hexagram.restarts(), resumed)
+"""
+
+
+def test_a_restarted_program_knows_it(tmp_path):
+    program = tmp_path / "restarts.py"
+    program.write_text(RESTARTS)
+    command = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--max-restarts", "1", "--no-prefix", "--"]
+    command += [sys.executable, program, tmp_path / "kept"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["1 start 0"] * 2, done.stdout
+
+
 def test_bench_returns_rows():
     rows = hexagram.bench("all_reduce", options=("-b", "8", "-e", "32", "--iters", "3"))
     assert len(rows) == 2
