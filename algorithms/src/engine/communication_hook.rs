@@ -13,11 +13,8 @@
 //! and communication overlaps with the backward pass from the third on.
 
 use super::EngineOptions;
-use super::agree::agree;
-use super::compatibility::{check_algorithm, check_is_free};
-use super::runner::{BucketTransfer, RunnerRequest};
-use super::scheduler::Scheduler;
-use super::stage::HookStage;
+use super::runner::{BucketTransfer, HookStage, RunnerRequest, Scheduler};
+use super::start::{agree, check_algorithm, check_is_free};
 use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::sync::Arc;

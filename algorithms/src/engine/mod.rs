@@ -25,85 +25,66 @@
 //! Hooks of one stage start in plan order on every rank, and each bucket has a lane with numbered operations, so that
 //! two buckets cannot mix. A gradient is never left out silently: a parameter that was not ready at
 //! [`DataParallel::finish`] is an error with its name, or counts as zero with [`Unused::Zero`].
+//!
+//! | file | content |
+//! |---|---|
+//! | `hooks/` | the calls of the framework during its backward pass |
+//! | `runner/` | the communication thread, and the training thread's handle of it |
+//! | `step/` | forward pass, backward pass, optimizer |
+//! | `start/` | agreement of the ranks, their first state, and changes of buckets and algorithm |
+//! | `plan.rs`, `replica/` | the bucket and range of each parameter; the parameters in that memory |
+//! | `precision/` | 16-bit parameters, the scale of the loss, overflows |
+//! | `state.rs` | saving and restoring |
+//! | `autotune/`, `trace/` | settings found by trials; recordings and figures |
+//! | `communication_hook.rs` | algorithms under a framework that makes the step itself |
+//! | `options.rs` | options of the engine |
 
-mod agree;
 pub mod autotune;
-mod bucket_memory;
-mod clip;
 mod communication_hook;
-mod compatibility;
-mod groups;
-mod hook_spans;
 mod hooks;
-mod idle;
-mod initial;
-mod join;
-mod loss_scale;
-mod mean;
-mod multi_gradient;
 mod options;
-mod overflow;
-mod pending_buckets;
 mod plan;
 mod precision;
-mod programs;
-mod queues;
-mod rate;
-mod replan;
 mod replica;
-mod replicas;
 mod runner;
-mod scheduler;
-mod shared;
-mod stage;
+mod start;
 mod state;
 mod step;
-mod telemetry;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod traced;
-mod wait_for;
-mod widths;
 
 pub use autotune::Autotune;
-pub use bucket_memory::BucketMemory;
 pub use communication_hook::{CommunicationHook, FrameworkBucket, HookOptions};
-pub use groups::OptimizerState;
 pub use hooks::{Hooks, Mode};
-pub use initial::Initial;
-pub use join::Uneven;
-pub use loss_scale::LossScale;
-pub use mean::{Evaluation, consensus_distance};
 pub use options::{Buffers, EngineOptions, Order, Overlap, Unused};
 pub use plan::Parameter;
-pub use precision::LossScaling;
+pub use precision::{LossScale, LossScaling};
+pub use replica::{BucketMemory, Evaluation, OptimizerState, consensus_distance};
+pub use start::Initial;
 pub(crate) use state::BEGINS_ANEW;
 pub use state::Checkpoint;
-pub use telemetry::Telemetry;
-pub use trace::Tracing;
+pub use step::Uneven;
+pub use trace::{Telemetry, Tracing};
 
 use crate::optimizer::LearningRate;
-use crate::plugin::AnyAlgorithm;
-use crate::plugin::{MetricsCollector, StepInfo};
+use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo};
 use crate::record::Claims;
-use agree::agree;
 use autotune::Tuner;
-use compatibility::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
-use loss_scale::Scaler;
-use pending_buckets::PendingBuckets;
 use plan::ModelPlan;
-use queues::Queues;
-use replica::ReplicaBuckets;
-use scheduler::Scheduler;
+use precision::Scaler;
+use replica::{Queues, ReplicaBuckets};
+use runner::Scheduler;
+use start::{agree, check_algorithm, with_named_optimizer};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use traced::Traced;
+use step::PendingBuckets;
+use trace::Traced;
 
 /// Data-parallel training of one model, on one rank.
 ///

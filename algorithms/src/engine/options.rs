@@ -1,7 +1,7 @@
 //! Options of the engine: all settings that do not belong to the algorithm.
 
 use super::Autotune;
-use super::loss_scale::LossScale;
+use super::precision::LossScale;
 use crate::optimizer::{LearningRate, Optimizer, ParameterGroup};
 use crate::plugin::check_option;
 use hexagram_logical::{Error, Queue, Result};

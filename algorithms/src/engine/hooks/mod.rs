@@ -6,9 +6,8 @@ pub use pass::Mode;
 pub(super) use pass::PassContents;
 
 use super::plan::ModelPlan;
-use super::runner::{BucketTransfer, Requests, RunnerRequest};
-use super::stage::HookStage;
-use super::widths::widen;
+use super::precision::widen;
+use super::runner::{BucketTransfer, HookStage, Requests, RunnerRequest};
 use crate::host_copy::on_host;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, Element, Error, ReadView, Result, WriteView};

@@ -3,8 +3,8 @@
 use super::{Backward, Gradient, GradientBucket, on_their_way};
 use crate::engine::Unused;
 use crate::engine::plan::{BucketPlan, ModelPlan};
+use crate::engine::precision::narrow;
 use crate::engine::runner::Requests;
-use crate::engine::widths::narrow;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, DType, Error, ReadView, Result};
 

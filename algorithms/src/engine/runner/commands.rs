@@ -1,8 +1,8 @@
 //! Work of the communication thread between two steps; the training thread requests it and waits for it.
 
 use super::{BucketLane, BucketTransfer, HookRunner, missing};
-use crate::engine::overflow::OverflowCheck;
-use crate::engine::queues::Queues;
+use crate::engine::precision::overflow::OverflowCheck;
+use crate::engine::replica::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, MetricsCollector, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;

@@ -7,17 +7,22 @@
 //!
 //! If the next forward pass begins while buckets are in progress, those that it needs first have priority: of the hooks
 //! that have begun, only the most urgent continue (`urgency`).
+//!
+//! `scheduler` is the training thread's handle of this thread; `commands` are the requests that it handles between
+//! steps.
 
 mod commands;
+mod scheduler;
+mod stage;
 mod urgency;
 
-use super::hook_spans::{OpenHook, hook_begins, hook_ends};
-use super::overflow::{self, OverflowCheck};
+pub(super) use scheduler::Scheduler;
+pub(super) use stage::HookStage;
+
 use super::plan::name_tensor;
-use super::stage::HookStage;
-use crate::plugin::{AnyAlgorithm, Instance};
-use crate::plugin::{Bucket, Slots, Tensor};
-use crate::plugin::{Context, MetricsCollector, StepInfo};
+use super::precision::overflow::{self, OverflowCheck};
+use super::trace::{OpenHook, hook_begins, hook_ends};
+use crate::plugin::{AnyAlgorithm, Bucket, Context, Instance, MetricsCollector, Slots, StepInfo, Tensor};
 use crate::trace::Recorder;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};

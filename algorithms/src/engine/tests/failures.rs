@@ -1,7 +1,7 @@
 //! Failures: an error on one rank ends all of them, with its reason.
 
-use super::super::stage::HookStage;
 use super::*;
+use crate::engine::runner::HookStage;
 use std::time::Duration;
 
 /// In every hook except `settle`, which is called without it, rank 1 fails in its second step.

@@ -1,7 +1,7 @@
 //! Hooks: their order, and which of them overlap.
 
-use super::super::stage::HookStage;
 use super::*;
+use crate::engine::runner::HookStage;
 use crate::slowmo::SlowMo;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

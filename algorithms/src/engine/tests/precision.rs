@@ -1,12 +1,12 @@
 //! Mixed precision: 16-bit parameters over 32-bit buckets, and the scaling of the loss.
 
-use super::super::stage::HookStage;
 use super::*;
+use crate::engine::runner::HookStage;
 use crate::optimizer::AdamW;
 
 /// Numbers in 16 bits.
 fn halves(dtype: DType, numbers: &[f32]) -> Buffer {
-    let view = super::super::widths::narrow(&buffer(numbers), 0..numbers.len(), dtype).unwrap();
+    let view = crate::engine::precision::narrow(&buffer(numbers), 0..numbers.len(), dtype).unwrap();
     let narrow = zeroed(dtype, numbers.len());
     narrow.write_all().unwrap().copy_from(&view).unwrap();
     narrow

@@ -1,7 +1,7 @@
 //! An algorithm scripted by a test, which records the hooks that were called.
 
-use super::super::stage::HookStage;
 use super::*;
+use crate::engine::runner::HookStage;
 use crate::plugin::Needs;
 use std::sync::atomic::AtomicBool;
 

@@ -1,7 +1,7 @@
 //! Switching between algorithms on one model: all ranks agree, and the optimizer state is kept.
 
-use super::super::stage::HookStage;
 use super::*;
+use crate::engine::runner::HookStage;
 use std::sync::Barrier;
 
 /// Averages gradients, in one bucket, with parameters.

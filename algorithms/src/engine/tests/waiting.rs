@@ -4,12 +4,12 @@
 //! bucket 0 until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread of
 //! rank 0 while it waits for bucket 0 deadlocks.
 
-use super::super::stage::HookStage;
 use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::compressed_allreduce::CompressedAllReduce;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
+use crate::engine::runner::HookStage;
 use crate::plugin::{Erased, Fields, HookFuture, ImplementedHooks, Instance, Needs, Slots};
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
