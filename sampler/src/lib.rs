@@ -25,65 +25,42 @@
 //! | file | content |
 //! |---|---|
 //! | `sampler.rs` | the trait of all samplers: an order for each epoch that can be entered anywhere |
-//! | `sequential.rs`, `random.rs` | the samplers of one rank: in order, at random, of a subset, by weight |
-//! | `batch.rs` | batches of the draws of an inner sampler |
-//! | `distributed.rs` | share of a shuffled data set for one rank |
-//! | `sharded.rs` | share of the draws of a single-rank sampler, such as a weighted one |
-//! | `load_balancing.rs`, `load_balancing_batch.rs` | the samplers of Bagua: samples of similar complexity at the same time |
-//! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks the same time |
-//! | `elastic.rs` | batches that are the same for any number of ranks |
-//! | `partition.rs` | shares for a whole training: ranks with different data |
-//! | `balance.rs` | a measure of the balance of ranks |
-//! | `complexity.rs` | cost of each sample: evaluated in parallel, kept in a file |
-//! | `ranks.rs` | common parts of the samplers for several ranks |
-//! | `mersenne.rs`, `permutation.rs`, `multinomial.rs` | PyTorch's random numbers, orders, and draws by weight |
-//! | `keyed.rs` | a random order that takes no memory |
-//! | `radix.rs` | sorting by cost |
-//! | `file.rs` | reading of user files, up to a bound |
-//! | `error.rs` | errors of the options of samplers |
+//! | `single_rank/` | the samplers of one rank: in order, at random, of a subset, by weight; batches |
+//! | `distributed/` | shares of an epoch for each rank; batches that are the same for any number of ranks |
+//! | `balanced/` | the samplers of Bagua, and others, that balance the work of ranks |
+//! | `partition/` | shares for a whole training: ranks with different data |
 //! | `dataset/` | sources of samples: the traits of datasets, and the built-in datasets |
 //! | `loader/` | batches of samples, prepared by threads ahead of the training loop |
+//! | `rng/` | PyTorch's random numbers, orders, and draws by weight; a random order that takes no memory |
+//! | `ranks.rs` | common parts of the samplers for several ranks |
+//! | `file.rs` | reading of user files, up to a bound |
+//! | `error.rs` | errors of the options of samplers |
 
-mod assign;
-mod balance;
-mod batch;
-mod complexity;
-mod cost_balanced;
+mod balanced;
 pub mod dataset;
 mod distributed;
-mod elastic;
 mod error;
 mod file;
-mod keyed;
-mod load_balancing;
-mod load_balancing_batch;
 pub mod loader;
-mod mersenne;
-mod multinomial;
 mod partition;
-mod permutation;
-mod radix;
-mod random;
 mod ranks;
+mod rng;
 mod sampler;
-mod sequential;
-mod sharded;
+mod single_rank;
 
-pub use balance::Balance;
-pub use batch::BatchSampler;
-pub use complexity::Complexities;
-pub use cost_balanced::{CostBalancedOptions, CostBalancedSampler};
-pub use distributed::{DistributedOptions, DistributedSampler};
-pub use elastic::{ElasticOptions, ElasticSampler};
+pub use balanced::{
+    Balance, BatchFunction, Batching, Complexities, CostBalancedOptions, CostBalancedSampler,
+    LoadBalancingBatchSampler, LoadBalancingDistributedSampler, LoadBalancingOptions,
+};
+pub use distributed::{
+    DistributedOptions, DistributedSampler, ElasticOptions, ElasticSampler, ShardedOptions, ShardedSampler,
+};
 pub use error::SamplerError;
-pub use keyed::KeyedPermutation;
-pub use load_balancing::{LoadBalancingDistributedSampler, LoadBalancingOptions};
-pub use load_balancing_batch::{BatchFunction, Batching, LoadBalancingBatchSampler};
-pub use mersenne::Mersenne;
 pub use partition::Partition;
-pub use permutation::randperm;
-pub use random::{RandomOptions, RandomSampler, SubsetRandomSampler, WeightedOptions, WeightedRandomSampler};
 pub use ranks::{ForRank, Tail};
+pub use rng::{KeyedPermutation, Mersenne, randperm};
 pub use sampler::{Draws, Sampler};
-pub use sequential::SequentialSampler;
-pub use sharded::{ShardedOptions, ShardedSampler};
+pub use single_rank::{
+    BatchSampler, RandomOptions, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedOptions,
+    WeightedRandomSampler,
+};

@@ -3,7 +3,7 @@
 //! Tickets number the tasks. There is one slot per ticket, from the first that has not been handed out; the number of
 //! slots never exceeds the number of outstanding batches.
 
-use super::fetch::{FetchOutcome, Made};
+use super::worker::{FetchOutcome, Made};
 use std::collections::VecDeque;
 
 pub(super) struct Arrivals<B> {

@@ -24,52 +24,38 @@
 //! | `options.rs` | options, and their contradictions |
 //! | `epoch.rs` | iteration, blocking and asynchronous |
 //! | `plan.rs` | order of batches, and the state to resume from |
-//! | `workers.rs` | the threads, their queues, the pinning stage |
 //! | `arrivals.rs` | the stable order |
-//! | `fetch.rs` | work of a worker: load, retry, skip, collate |
-//! | `worker.rs` | context of a worker, and caught panics |
-//! | `collate.rs`, `array.rs`, `prefetch.rs` | batches |
-//! | `pool.rs`, `memory.rs` | their memory, on the heap or elsewhere |
-//! | `generator.rs` | random numbers for one sample |
+//! | `worker/` | worker threads: load, retry, skip, collate |
+//! | `batch/` | batches and their memory, on the heap or elsewhere |
 //! | `bell.rs` | wake-up of futures |
 //! | `error.rs` | errors |
 
-mod array;
 mod arrivals;
+mod batch;
 mod bell;
-mod collate;
 mod epoch;
 mod error;
-mod fetch;
-mod generator;
-mod memory;
 mod options;
 mod plan;
-mod pool;
-mod prefetch;
 mod worker;
-mod workers;
 
-use crate::batch::BatchSampler;
 use crate::dataset::{Cause, Dataset, Iterable, IterableDataset};
 use crate::distributed::{DistributedOptions, DistributedSampler};
 use crate::sampler::Sampler;
-use crate::sequential::SequentialSampler;
-pub use array::{Array, MAX_DIMENSIONS, Shape, ShapeError, Store};
-pub use collate::{Collate, CollateError, Misfit, padded};
+use crate::single_rank::{BatchSampler, SequentialSampler};
+pub use batch::{
+    Array, Buffer, Bytes, Collate, CollateError, Element, MAX_DIMENSIONS, Memory, Misfit, Pool, PoolUsage,
+    Shape, ShapeError, Store, padded,
+};
 pub use epoch::Epoch;
 use epoch::LoaderRun;
 pub use error::{Actor, LoaderError, Panicked};
-use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
-pub use generator::SampleGenerator;
-pub use memory::{Bytes, Memory};
 pub use options::{LoaderOptions, OnFailure, WorkerInit};
 use plan::EpochPlan;
 pub use plan::LoaderState;
-pub use pool::{Buffer, Element, Pool, PoolUsage};
 use std::sync::Arc;
-pub use worker::WorkerInfo;
-use workers::Recipe;
+use worker::{Assemble, ByIndex, Fetchers, InTurn, Policy, Recipe};
+pub use worker::{SampleGenerator, WorkerInfo};
 
 /// Makes batches `B` of the samples of a dataset, epoch after epoch.
 ///

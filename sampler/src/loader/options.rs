@@ -1,7 +1,7 @@
 //! Options of a loader, with PyTorch's defaults, and checks for contradictions.
 
+use super::batch::Memory;
 use super::error::LoaderError;
-use super::memory::Memory;
 use super::worker::WorkerInfo;
 use crate::dataset::Cause;
 use crate::sampler::Sampler;

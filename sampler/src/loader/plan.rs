@@ -1,6 +1,6 @@
 //! Plan of batches: the order of an epoch, from a sampler, or round-robin over the passes of an iterable dataset.
 
-use super::fetch::FetchWork;
+use super::worker::FetchWork;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Position of a loader. A run can resume from it with a different number of workers and, if the order of the sampler

@@ -6,10 +6,8 @@
 //! Source: `torch/utils/data/sampler.py`.
 
 use crate::error::{SamplerError, check_entries};
-use crate::mersenne::Mersenne;
-use crate::multinomial;
-use crate::permutation::DrawnOrder;
 use crate::ranks::{check_ranks, check_samples};
+use crate::rng::{DrawnOrder, Mersenne, multinomial};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! remainder of a 32-bit number is visibly biased for `n` near 2^32; PyTorch keeps the old method for small `n`, so
 //! that existing seeds give the same orders.
 
-use crate::mersenne::Mersenne;
+use super::mersenne::Mersenne;
 
 /// Number of entries from which positions are drawn from 64 bits.
 const LARGE: usize = (u32::MAX / 20) as usize;

@@ -1,25 +1,24 @@
 //! From a task to a batch: the work of every worker.
 
-use super::collate::CollateError;
-use super::error::LoaderError;
-use super::options::{LoaderOptions, OnFailure};
-use super::pool::Pool;
-use super::worker::{WorkerContext, guarded};
+use super::context::{WorkerContext, guarded};
 use crate::dataset::{Cause, Dataset, Fetch, IterableDataset, Pass};
+use crate::loader::batch::{CollateError, Pool};
+use crate::loader::error::LoaderError;
+use crate::loader::options::{LoaderOptions, OnFailure};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One batch to make.
-pub(super) struct FetchTask {
-    pub(super) ticket: u64,
-    pub(super) generation: u64,
-    pub(super) epoch: u64,
+pub(in crate::loader) struct FetchTask {
+    pub(in crate::loader) ticket: u64,
+    pub(in crate::loader) generation: u64,
+    pub(in crate::loader) epoch: u64,
     /// Number of the queue.
-    pub(super) lane: usize,
-    pub(super) work: FetchWork,
+    pub(in crate::loader) lane: usize,
+    pub(in crate::loader) work: FetchWork,
 }
 
-pub(super) enum FetchWork {
+pub(in crate::loader) enum FetchWork {
     /// These samples.
     Samples(Vec<usize>),
     /// Number of samples to take in sequence.
@@ -27,19 +26,19 @@ pub(super) enum FetchWork {
 }
 
 /// Outcome of a task.
-pub(super) struct FetchOutcome<B> {
-    pub(super) ticket: u64,
-    pub(super) generation: u64,
-    pub(super) epoch: u64,
-    pub(super) lane: usize,
-    pub(super) made: Made<B>,
+pub(in crate::loader) struct FetchOutcome<B> {
+    pub(in crate::loader) ticket: u64,
+    pub(in crate::loader) generation: u64,
+    pub(in crate::loader) epoch: u64,
+    pub(in crate::loader) lane: usize,
+    pub(in crate::loader) made: Made<B>,
     /// Samples in the batch.
-    pub(super) samples: usize,
+    pub(in crate::loader) samples: usize,
     /// Samples left out because they could not be loaded.
-    pub(super) skipped: u64,
+    pub(in crate::loader) skipped: u64,
 }
 
-pub(super) enum Made<B> {
+pub(in crate::loader) enum Made<B> {
     Batch(B),
     /// All samples were skipped.
     Nothing,
@@ -49,20 +48,20 @@ pub(super) enum Made<B> {
 }
 
 /// Makes batches, in one thread.
-pub(super) trait Fetcher<B>: Send {
+pub(in crate::loader) trait Fetcher<B>: Send {
     /// Makes the batch of a task; `None` if the task has been cancelled.
     fn fetch(&mut self, task: FetchTask, context: &mut WorkerContext) -> Option<FetchOutcome<B>>;
 }
 
 /// Creates a fetcher for each thread.
-pub(super) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
+pub(in crate::loader) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
 
 /// Makes a batch of samples.
-pub(super) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
+pub(in crate::loader) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
 
 /// Treatment of samples that cannot be loaded.
 #[derive(Clone, Copy)]
-pub(super) struct Policy {
+pub(in crate::loader) struct Policy {
     on_failure: OnFailure,
     retries: u32,
     pause: Duration,
@@ -77,10 +76,10 @@ impl From<&LoaderOptions> for Policy {
 }
 
 /// A batch of samples by their indices.
-pub(super) struct ByIndex<S, B> {
-    pub(super) dataset: Arc<dyn Dataset<Sample = S>>,
-    pub(super) assemble: Assemble<S, B>,
-    pub(super) policy: Policy,
+pub(in crate::loader) struct ByIndex<S, B> {
+    pub(in crate::loader) dataset: Arc<dyn Dataset<Sample = S>>,
+    pub(in crate::loader) assemble: Assemble<S, B>,
+    pub(in crate::loader) policy: Policy,
 }
 
 impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
@@ -136,18 +135,18 @@ impl<S, B> ByIndex<S, B> {
 }
 
 /// A batch of the next items of an iterable dataset.
-pub(super) struct InTurn<S, B> {
-    pub(super) dataset: Arc<dyn IterableDataset<Sample = S>>,
-    pub(super) assemble: Assemble<S, B>,
-    pub(super) policy: Policy,
-    pub(super) pass: Option<OnePass<S>>,
+pub(in crate::loader) struct InTurn<S, B> {
+    pub(in crate::loader) dataset: Arc<dyn IterableDataset<Sample = S>>,
+    pub(in crate::loader) assemble: Assemble<S, B>,
+    pub(in crate::loader) policy: Policy,
+    pub(in crate::loader) pass: Option<OnePass<S>>,
 }
 
 /// Maximum number of consecutive failures of an iterable dataset that are skipped; it may never recover.
 const HOPELESS: usize = 1000;
 
 /// The pass of a worker over its part, in one epoch.
-pub(super) struct OnePass<S> {
+pub(in crate::loader) struct OnePass<S> {
     epoch: u64,
     generation: u64,
     items: Pass<S>,
@@ -232,12 +231,12 @@ impl<S, B> InTurn<S, B> {
 }
 
 impl FetchTask {
-    pub(super) fn done<B>(&self, made: Made<B>) -> FetchOutcome<B> {
+    pub(in crate::loader) fn done<B>(&self, made: Made<B>) -> FetchOutcome<B> {
         let FetchTask { ticket, generation, epoch, lane, .. } = *self;
         FetchOutcome { ticket, generation, epoch, lane, made, samples: 0, skipped: 0 }
     }
 
-    pub(super) fn failed<B>(&self, error: LoaderError) -> FetchOutcome<B> {
+    pub(in crate::loader) fn failed<B>(&self, error: LoaderError) -> FetchOutcome<B> {
         self.done(Made::Failed(error))
     }
 

@@ -11,9 +11,8 @@
 //! non-IID data silos" (ICDE 2022) for [`Partition::Quantity`].
 
 use crate::error::SamplerError;
-use crate::mersenne::Mersenne;
-use crate::permutation::randperm;
 use crate::ranks::{check_ranks, check_samples};
+use crate::rng::{Mersenne, randperm};
 use std::fmt;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! SplitMix64: `s ← s + γ`, output `mix(s)`.
 //! Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
 
-use crate::keyed::{GOLDEN, mixed};
+use crate::rng::{GOLDEN, mixed};
 
 /// Random numbers for the augmentations of one sample.
 ///

@@ -3,9 +3,8 @@
 //! Source: `torch/utils/data/distributed.py`.
 
 use crate::error::SamplerError;
-use crate::mersenne::Mersenne;
-use crate::permutation::DrawnOrder;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
+use crate::rng::{DrawnOrder, Mersenne};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`DistributedSampler`]. The defaults are those of PyTorch: shuffled, seed 0, no dropped samples.

@@ -80,7 +80,7 @@ impl Pool {
     }
 
     /// Takes the error because of which memory came from the heap, if any.
-    pub(super) fn take_failure(&self) -> Option<Cause> {
+    pub(in crate::loader) fn take_failure(&self) -> Option<Cause> {
         self.memory.as_ref()?;
         self.free_list().failure.take()
     }
@@ -181,7 +181,7 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loader::memory::{Bytes, CacheLine};
+    use crate::loader::batch::memory::{Bytes, CacheLine};
     use bytemuck::Zeroable;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

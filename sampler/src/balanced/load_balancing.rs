@@ -4,12 +4,11 @@
 //! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`; Gan et al., "BAGUA: Scaling up Distributed Learning
 //! with System Relaxations" (VLDB 2021).
 
-use crate::complexity::Complexities;
+use super::complexity::Complexities;
+use super::radix::ascending;
 use crate::error::SamplerError;
-use crate::mersenne::Mersenne;
-use crate::permutation::DrawnOrder;
-use crate::radix::ascending;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
+use crate::rng::{DrawnOrder, Mersenne};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`LoadBalancingDistributedSampler`] in addition to the complexities. The defaults are those of Bagua.

@@ -10,8 +10,8 @@
 //! Source: the idea is MosaicML Streaming's elastic determinism, without its divisibility conditions.
 
 use crate::error::SamplerError;
-use crate::keyed::KeyedPermutation;
 use crate::ranks::{Tail, check_dropping, check_ranks, check_samples, for_rank};
+use crate::rng::KeyedPermutation;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of an [`ElasticSampler`].

@@ -10,14 +10,14 @@
 //!
 //! A costly sample therefore comes with other costly samples, and the cheap samples of the step even out the rest.
 
-use crate::assign::assign;
-use crate::complexity::Complexities;
-use crate::elastic::check_step;
+use super::assign::assign;
+use super::complexity::Complexities;
+use super::load_balancing::check_level;
+use super::radix::ascending;
+use crate::distributed::check_step;
 use crate::error::{SamplerError, check_entries};
-use crate::keyed::{KeyedPermutation, mixed};
-use crate::load_balancing::check_level;
-use crate::radix::ascending;
 use crate::ranks::{Tail, check_ranks, for_rank};
+use crate::rng::{KeyedPermutation, mixed};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`CostBalancedSampler`] in addition to the cost of each sample.

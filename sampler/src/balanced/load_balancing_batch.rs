@@ -5,8 +5,8 @@
 //! with `drop_last`, and with padding if a rank has less than half as many batches as another. Here the numbers are
 //! always equal.
 
+use super::load_balancing::{LoadBalancingDistributedSampler, SampleGroups};
 use crate::error::SamplerError;
-use crate::load_balancing::{LoadBalancingDistributedSampler, SampleGroups};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::fmt;
 use std::sync::Arc;

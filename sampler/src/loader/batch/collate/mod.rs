@@ -11,9 +11,9 @@
 //!
 //! As in PyTorch's `default_collate`. For a struct, implement [`Collate`], or pass a function to the loader.
 
-use crate::loader::array::{Array, Shape};
-use crate::loader::pool::{Element, Pool};
-use crate::loader::prefetch;
+use super::array::{Array, Shape};
+use super::pool::{Element, Pool};
+use super::prefetch;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};

@@ -54,7 +54,7 @@ fn pass(entries: &[u64], sorted: &mut [u64], from: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mersenne::Mersenne;
+    use crate::rng::Mersenne;
 
     #[test]
     fn orders_are_those_of_a_stable_sort() {

@@ -3,7 +3,7 @@
 //! Source: `aten/src/ATen/native/Distributions.cpp` and `native/cpu/MultinomialKernel.cpp`. Weights must be finite, not
 //! negative, and not all 0.
 
-use crate::mersenne::Mersenne;
+use super::mersenne::Mersenne;
 
 /// Draws with replacement: each draw is the first index whose cumulative share of the weights reaches a uniform
 /// random number. Takes `16 n` bytes, and `log n` steps per draw.

@@ -1,6 +1,6 @@
 //! An array of numbers with a shape: the samples of image and record datasets, and the batches stacked from them.
 
-use crate::loader::pool::{Buffer, Element, Pool};
+use super::pool::{Buffer, Element, Pool};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Context of a worker, and the guard around user code: no panic ends a worker.
 
-use super::error::{Actor, Panicked};
 use super::generator::SampleGenerator;
-use super::pool::Pool;
 use crate::dataset::Cause;
+use crate::loader::batch::Pool;
+use crate::loader::error::{Actor, Panicked};
 use crossbeam_channel::{Receiver, never};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,24 +33,24 @@ impl WorkerInfo {
 }
 
 /// Context of a loading thread.
-pub(super) struct WorkerContext {
-    pub(super) who: Actor,
+pub(in crate::loader) struct WorkerContext {
+    pub(in crate::loader) who: Actor,
     pub(super) info: WorkerInfo,
     /// Memory of batches.
-    pub(super) pool: Pool,
+    pub(in crate::loader) pool: Pool,
     /// Memory of samples.
-    pub(super) samples: Pool,
+    pub(in crate::loader) samples: Pool,
     /// Current activity of the thread.
     pub(super) status: Arc<WorkerStatus>,
     /// Counts cancellations; tasks of an earlier generation are cancelled.
-    pub(super) generation: Arc<AtomicU64>,
+    pub(in crate::loader) generation: Arc<AtomicU64>,
     /// Becomes ready when the loader is dropped.
     pub(super) closing: Receiver<()>,
 }
 
 impl WorkerContext {
     /// Creates the context of the calling thread.
-    pub(super) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
+    pub(in crate::loader) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
             who: Actor::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
@@ -99,7 +99,7 @@ impl WorkerStatus {
         self.set(COLLATING);
     }
 
-    pub(super) fn idle(&self) {
+    pub(in crate::loader) fn idle(&self) {
         self.set(IDLE);
     }
 
@@ -109,7 +109,7 @@ impl WorkerStatus {
     }
 
     /// Describes the current work, for an error.
-    pub(super) fn describe(&self, who: Actor) -> String {
+    pub(in crate::loader) fn describe(&self, who: Actor) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
         let so_far = self.start.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {
