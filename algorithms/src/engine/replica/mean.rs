@@ -68,7 +68,7 @@ impl DataParallel {
         Ok((kept, distance))
     }
 
-    pub(in crate::engine) fn check_has_parameters(&self) -> Result<()> {
+    pub(super) fn check_has_parameters(&self) -> Result<()> {
         if self.works_on_parameters() {
             return Ok(());
         }

@@ -104,7 +104,7 @@ impl ReplicaBuckets {
     }
 
     /// Replaces the parameter groups of the optimizer.
-    pub(in crate::engine) fn set_groups(&mut self, groups: Vec<ParameterGroup>) {
+    pub(super) fn set_groups(&mut self, groups: Vec<ParameterGroup>) {
         self.groups = groups;
         for bucket in self.buckets.iter_mut().flatten() {
             bucket.sections = sections(&self.groups, &bucket.tensors);

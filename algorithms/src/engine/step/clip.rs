@@ -30,18 +30,18 @@ impl DataParallel {
     }
 
     /// Returns true if gradients are clipped before the first hook.
-    pub(in crate::engine) fn clips_before(&self) -> bool {
+    pub(super) fn clips_before(&self) -> bool {
         self.limit(Clipping::Together).is_some()
     }
 
     /// Returns true if gradients are clipped after all hooks.
-    pub(in crate::engine) fn clips_after(&self) -> bool {
+    pub(super) fn clips_after(&self) -> bool {
         self.limit(Clipping::Outcome).is_some()
     }
 
     /// Clips the gradients of all ranks by one factor, if that is requested before the first hook. Returns true if they
     /// have overflowed instead, where an overflow is no error; they are NaN then.
-    pub(in crate::engine) fn clip_before(&mut self) -> Result<bool> {
+    pub(super) fn clip_before(&mut self) -> Result<bool> {
         let Some(limit) = self.limit(Clipping::Together) else { return Ok(false) };
         let backward = hooks::lock(&self.backward);
         let own = match norm(backward.plan(), &backward.buffers()?) {
@@ -60,7 +60,7 @@ impl DataParallel {
     }
 
     /// Clips the gradients after the hooks, if requested.
-    pub(in crate::engine) fn clip_after(&mut self) -> Result<()> {
+    pub(super) fn clip_after(&mut self) -> Result<()> {
         let Some(limit) = self.limit(Clipping::Outcome) else { return Ok(()) };
         let backward = hooks::lock(&self.backward);
         let gradients = backward.buffers()?;

@@ -57,7 +57,7 @@ impl DataParallel {
     }
 
     /// Determines, at the end of a pass, which parameters no rank has used.
-    pub(in crate::engine) fn agree_on_idle(&mut self) -> Result<()> {
+    pub(super) fn agree_on_idle(&mut self) -> Result<()> {
         let mut backward = hooks::lock(&self.backward);
         if self.options.unused == Unused::Error {
             backward.idle_mut().fill(false);

@@ -86,7 +86,7 @@ impl DataParallel {
     }
 
     /// Notifies the other ranks, before a step, whether this one trains; returns whether any does.
-    pub(in crate::engine) fn announce(&mut self, trains: bool) -> Result<bool> {
+    pub(super) fn announce(&mut self, trains: bool) -> Result<bool> {
         if !self.options.uneven || !self.algorithm.trigram().synchronous {
             return Ok(trains);
         }

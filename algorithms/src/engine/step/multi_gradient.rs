@@ -78,12 +78,12 @@ impl DataParallel {
     }
 
     /// Returns true if the next or current gradient is the last of the step.
-    pub(in crate::engine) fn is_last_evaluation(&self) -> bool {
+    pub(super) fn is_last_evaluation(&self) -> bool {
         self.present.evaluation + 1 >= self.evaluations()
     }
 
     /// Ends a pass that is not the last of the step, with the algorithm hook after it.
-    pub(in crate::engine) fn end_evaluation(&mut self, unused: Unused) -> Result<()> {
+    pub(super) fn end_evaluation(&mut self, unused: Unused) -> Result<()> {
         if self.scaler.is_some() {
             let what =
                 format!("{} takes several gradients a step, and the loss is scaled", self.algorithm.name());
@@ -107,7 +107,7 @@ impl DataParallel {
     }
 
     /// Fails if the current pass must end with [`evaluate_again`](Self::evaluate_again).
-    pub(in crate::engine) fn check_last_evaluation(&self) -> Result<()> {
+    pub(super) fn check_last_evaluation(&self) -> Result<()> {
         if self.is_last_evaluation() || !hooks::lock(&self.backward).synchronizes() {
             return Ok(());
         }

@@ -26,12 +26,12 @@ pub(in crate::engine) struct PendingBuckets {
 
 impl PendingBuckets {
     /// Leaves the gradients of all buckets in progress.
-    pub(in crate::engine) fn await_gradients(&mut self, buckets: usize) {
+    pub(super) fn await_gradients(&mut self, buckets: usize) {
         *self = PendingBuckets { lacks: vec![Lack::Gradients; buckets], step: None };
     }
 
     /// Leaves all buckets to the hooks after the step.
-    pub(in crate::engine) fn await_hooks(&mut self, buckets: usize) {
+    pub(super) fn await_hooks(&mut self, buckets: usize) {
         *self = PendingBuckets { lacks: vec![Lack::Hooks; buckets], step: None };
     }
 
@@ -55,7 +55,7 @@ impl PendingBuckets {
     }
 
     /// Returns true if the communication thread owns a bucket.
-    pub(in crate::engine) fn has_left(&self, bucket: usize) -> bool {
+    pub(super) fn has_left(&self, bucket: usize) -> bool {
         matches!(self.lacks.get(bucket), Some(Lack::Gradients | Lack::Hooks))
     }
 

@@ -31,7 +31,7 @@ impl DataParallel {
         self.present.learning_rate = self.learning_rate();
     }
 
-    pub(in crate::engine) fn check_learning_rate(&self) -> Result<()> {
+    pub(super) fn check_learning_rate(&self) -> Result<()> {
         self.rate.map_or(Ok(()), |rate| rate.check())
     }
 }

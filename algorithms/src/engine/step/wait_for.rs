@@ -75,7 +75,7 @@ impl DataParallel {
     }
 
     /// Returns true if the optimizer steps on each bucket when the bucket is needed, not in [`DataParallel::step`].
-    pub(in crate::engine) fn defers_gradients(&self) -> bool {
+    pub(super) fn defers_gradients(&self) -> bool {
         self.overlaps_forward() && !self.algorithm.written().after_step
     }
 
@@ -91,7 +91,7 @@ impl DataParallel {
     }
 
     /// Waits until all buckets have returned.
-    pub(in crate::engine) fn bring_all(&self) -> Result<()> {
+    pub(super) fn bring_all(&self) -> Result<()> {
         let buckets = self.pending.borrow().buckets();
         (0..buckets).try_for_each(|bucket| self.bring(bucket))
     }
