@@ -1,11 +1,9 @@
 //! The staleness clock: it limits how many steps a rank may be ahead of the slowest.
 
-use super::agree::agree;
-use super::dispatcher::OutgoingRequest;
-use super::handler::{Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use super::pending::Pending;
-use super::service::Service;
-use super::wire::Request;
+use super::service::{
+    Handler, OutgoingRequest, ReceivedPayload, Reply, Request, Served, Service, ServiceMember, agree,
+};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;

@@ -10,9 +10,8 @@
 //!
 //! D decodes. Each pair of ranks has its own e and h, in each direction.
 
-use super::handler::ElementsPayload;
 use super::pool::BufferPool;
-use super::wire::violation;
+use super::service::{ElementsPayload, violation};
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink, LinkNames, MessageSender, State};
 use crate::{Buffer, DType, Part, Peer, Result};
 use std::sync::Arc;

@@ -11,15 +11,10 @@
 //! All but the last use a [`Service`]: start one on all ranks, and close it at the end.
 
 mod activity;
-mod agree;
 mod background;
 mod blocking;
 mod clock;
-mod dispatcher;
-mod handler;
-mod incoming;
 mod links;
-mod outgoing;
 mod pair;
 mod pending;
 mod pool;
@@ -27,10 +22,7 @@ mod saved_states;
 mod server;
 mod service;
 mod task;
-mod task_lock;
 mod window;
-mod wire;
-mod worker;
 
 pub use activity::{Activity, Work};
 pub use background::{Background, Model, Outcome};
@@ -41,9 +33,5 @@ pub use clock::Clock;
 pub use pair::{Exchanged, PairExchange, PairOptions};
 pub use pending::Pending;
 pub use server::{Add, Pulled, Push, Server, ServerOptions, SgdUpdate, Update, shard_range};
-pub use service::Service;
+pub use service::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Service};
 pub use window::Window;
-pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};
-
-#[cfg(test)]
-mod tests;

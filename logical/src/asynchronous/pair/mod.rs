@@ -3,12 +3,12 @@
 
 mod target;
 
-use super::agree::{check, tell_everyone};
-use super::dispatcher::{Dispatcher, OutgoingRequest};
-use super::handler::{ElementsPayload, ReceivedPayload, ServiceMember};
 use super::pending::Pending;
 use super::saved_states::{SavedStates, parse, unknown};
-use super::service::Service;
+use super::service::{
+    Dispatcher, ElementsPayload, OutgoingRequest, ReceivedPayload, Service, ServiceMember, check,
+    tell_everyone,
+};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::rc::Rc;
@@ -227,7 +227,7 @@ impl RunningExchange {
 
     /// Waits until a flag of this rank is free, and takes it.
     async fn take(&self, flag: impl Fn(&mut PairState) -> &mut bool) -> Result<()> {
-        let label = super::dispatcher::request_label()?;
+        let label = super::service::request_label()?;
         let free = || {
             let mut state = self.target.state();
             Ok((!std::mem::replace(flag(&mut state), true)).then_some(()))

@@ -1,10 +1,10 @@
 //! Serves the requests of other ranks for the value of this rank.
 
-use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved_states::{OF, SavedStates, restore_value, unknown};
-use crate::asynchronous::task_lock::{SharedGuard, TaskLock};
-use crate::asynchronous::wire::Request;
+use crate::asynchronous::service::{
+    ElementsPayload, Handler, ReceivedPayload, Reply, Request, Served, ServiceMember, SharedGuard, TaskLock,
+};
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};
 use hexagram_physical::error::ErrorContext;

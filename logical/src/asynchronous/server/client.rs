@@ -1,13 +1,11 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
-use super::super::dispatcher::{OutgoingRequest, Response};
-use super::super::handler::{ElementsPayload, ReceivedPayload};
 use super::super::pending::Pending;
-use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
 use super::shard_layout::ShardRange;
 use super::{Pulled, Server};
+use crate::asynchronous::service::{ElementsPayload, OutgoingRequest, ReceivedPayload, Response, violation};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
 use crate::{Buffer, Part, Primitive, Result};

@@ -8,10 +8,8 @@ mod update;
 
 pub use update::{Add, Push, SgdUpdate, Update};
 
-use super::agree::agree;
 use super::clock::Clock;
-use super::handler::ServiceMember;
-use super::service::Service;
+use super::service::{Service, ServiceMember, agree};
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;

@@ -8,11 +8,11 @@
 //! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server codecs.
 //! `settled` is a clock: all pushes of all ranks before it have arrived.
 
-use super::super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
-use super::super::task_lock::TaskLock;
-use super::super::wire::{Request, violation};
 use super::shard_layout::ShardLayout;
 use super::update::{Push, Update};
+use crate::asynchronous::service::{
+    ElementsPayload, Handler, ReceivedPayload, Reply, Request, Served, ServiceMember, TaskLock, violation,
+};
 use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Result};
 use hexagram_physical::runtime::Work;

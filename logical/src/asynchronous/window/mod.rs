@@ -2,14 +2,10 @@
 
 mod target;
 
-use super::agree::{check, tell_everyone};
-use super::dispatcher::OutgoingRequest;
-use super::handler::ServiceMember;
 use super::links::SendLink;
 use super::pending::Pending;
 use super::saved_states::{SavedStates, parse, unknown};
-use super::service::Service;
-use super::task_lock::{SharedGuard, TaskLock};
+use super::service::{OutgoingRequest, Service, ServiceMember, SharedGuard, TaskLock, check, tell_everyone};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::collections::BTreeMap;

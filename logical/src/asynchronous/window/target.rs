@@ -1,10 +1,10 @@
 //! Serves the requests of other ranks for the part of this rank in a window.
 
-use crate::asynchronous::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
 use crate::asynchronous::saved_states::{OF, SavedStates, restore_value, unknown};
-use crate::asynchronous::task_lock::TaskLock;
-use crate::asynchronous::wire::Request;
+use crate::asynchronous::service::{
+    ElementsPayload, Handler, ReceivedPayload, Reply, Request, Served, ServiceMember, TaskLock,
+};
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};

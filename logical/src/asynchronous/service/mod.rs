@@ -3,19 +3,44 @@
 //!
 //! To write a further primitive of this kind, implement `Handler` for incoming requests, and send requests with
 //! `Service::submit` and `Dispatcher::ask`.
+//!
+//! | file | content |
+//! |---|---|
+//! | `worker` | the loop of the service thread |
+//! | `dispatcher` | the protocol; `outgoing` is its requesting half, `incoming` its serving half |
+//! | `wire` | requests and replies as bytes |
+//! | `handler` | the trait of primitives, which answer requests |
+//! | `task_lock` | state shared by the program and the service thread |
+//! | `agree` | agreement of the ranks before they create a primitive |
 
-use super::dispatcher::{Dispatcher, Handlers};
-use super::handler::Handler;
+mod agree;
+mod dispatcher;
+mod handler;
+mod incoming;
+mod outgoing;
+mod task_lock;
+#[cfg(test)]
+mod tests;
+mod wire;
+mod worker;
+
+pub(super) use agree::{agree, check, tell_everyone};
+pub(super) use dispatcher::{Dispatcher, OutgoingRequest, Response, request_label};
+pub(super) use handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
+pub(super) use task_lock::{SharedGuard, TaskLock};
+pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};
+pub(super) use wire::{Request, violation};
+
 use super::pending::{DeliveryEnd, Pending};
 use super::task;
-use super::worker::{ServiceTask, StartTask, Worker};
-use crate::runtime;
-use crate::{Communicator, Error, Primitive, Result, World};
+use crate::{Communicator, Error, Primitive, Result, World, runtime};
+use dispatcher::Handlers;
 use hexagram_physical::transport::Bell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use worker::{ServiceTask, StartTask, Worker};
 
 /// Thread of a rank that answers requests of other ranks to its windows, pair exchanges, servers and clocks. Cheap to
 /// clone.

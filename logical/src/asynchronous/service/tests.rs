@@ -1,10 +1,10 @@
 //! The service alone, with a handler that adds.
 
+use super::Service;
 use super::dispatcher::{OutgoingRequest, request_label};
 use super::handler::{ElementsPayload, Handler, ReceivedPayload, Reply, Served, ServiceMember};
-use super::pending::Pending;
-use super::service::Service;
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
+use crate::asynchronous::pending::Pending;
 use crate::testing::{TRANSPORTS, cases, spawn};
 use crate::{Buffer, DType, Error, HEADER_BYTES, Result, TransportKind};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
