@@ -1,8 +1,7 @@
 //! All-gather: every rank gets the buffers of all ranks.
 
 use super::chunk::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
-use super::recursive_gather;
-use super::ring::RingLayout;
+use super::steps::{RingLayout, recursive_gather};
 use crate::{Buffer, Communicator, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 

@@ -1,7 +1,6 @@
 //! All-reduce: every rank gets the reduction of all buffers.
 
-use super::halving_doubling::HalvingDoubling;
-use super::ring::RingLayout;
+use super::steps::{HalvingDoubling, RingLayout};
 use crate::{Buffer, Call, Communicator, DType, Element, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;

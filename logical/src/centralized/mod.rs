@@ -1,8 +1,8 @@
 //! Centralized, synchronous: all ranks take part, and all get the same result. It is exact, or, in low precision
 //! (`encoded`), bit-identical on all ranks.
 //!
-//! One file per primitive. `ring` holds the two halves of the ring, `runs` the replacement for small messages, and
-//! `share` common rules: chunk boundaries, size checks, and the computation of means.
+//! One file per primitive. `steps` contains the ring and its replacements for small buffers, and `chunk` common rules:
+//! chunk boundaries, size checks, and the computation of means.
 
 mod all_gather;
 mod all_reduce;
@@ -11,16 +11,13 @@ mod barrier;
 mod broadcast;
 mod chunk;
 pub mod encoded;
-mod exchange;
 mod gather;
-mod halving_doubling;
 mod hierarchy;
-mod recursive_gather;
 mod reduce;
 mod reduce_scatter;
-mod ring;
 mod scatter;
+mod steps;
 
 pub(crate) use chunk::{TAGS, chunk, free_to_read, free_to_write};
 pub use hierarchy::Hierarchy;
-pub(crate) use ring::{AHEAD, SEGMENT};
+pub(crate) use steps::{AHEAD, SEGMENT};

@@ -1,7 +1,7 @@
 //! Reduce-scatter: every rank gets its block of the reduction of all buffers.
 
 use super::chunk::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
-use super::ring::RingLayout;
+use super::steps::RingLayout;
 use crate::{Buffer, Call, Communicator, Primitive, ReceiveMode, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;

@@ -35,8 +35,6 @@ pub mod per_tensor;
 pub mod powersgd;
 pub mod qsgd;
 pub mod random_k;
-#[cfg(test)]
-mod same_bits;
 mod shared;
 pub mod sign;
 pub mod top_k;

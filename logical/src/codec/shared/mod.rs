@@ -7,4 +7,6 @@ pub(super) mod keep;
 pub(super) mod launches;
 pub mod linear;
 pub(super) mod not_finite;
+#[cfg(test)]
+mod same_bits;
 pub(super) mod scaled;

@@ -10,12 +10,12 @@
 //!
 //! Ranks beyond the largest power of two first send their buffer to a rank below it, and get the result at the end.
 
-use super::chunk::chunk;
+use crate::centralized::chunk::chunk;
 use crate::{Buffer, Call, Communicator, ReceiveMode, ReduceOp, Result};
 use std::ops::Range;
 
 /// Part of one rank in the algorithm.
-pub(super) struct HalvingDoubling {
+pub(in crate::centralized) struct HalvingDoubling {
     rank: usize,
     size: usize,
     /// Largest power of two up to `size`.
@@ -28,14 +28,14 @@ const FOLD: usize = 100;
 const UNFOLD: usize = 101;
 
 impl HalvingDoubling {
-    pub(super) fn of(comm: &Communicator) -> Self {
+    pub(in crate::centralized) fn of(comm: &Communicator) -> Self {
         let rank = comm.rank();
         let size = comm.size();
         HalvingDoubling { rank, size, core: 1 << size.ilog2() }
     }
 
     /// Reduces a buffer over all ranks. `complete` finishes a fully reduced range.
-    pub(super) async fn all_reduce(
+    pub(in crate::centralized) async fn all_reduce(
         &self,
         call: &Call<'_>,
         buffer: &Buffer,

@@ -4,12 +4,17 @@
 //! Every rank combines the contributions in the order of the ring, so that the result is that of the ring, bit for
 //! bit.
 
-use super::chunk::{block, chunk};
+use crate::centralized::chunk::{block, chunk};
 use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 
 impl Communicator {
     /// Reduces a few bytes, `buffer ← op over ranks`, from prepared contributions.
-    pub(super) async fn exchange(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
+    pub(in crate::centralized) async fn exchange(
+        &self,
+        call: &Call<'_>,
+        buffer: &Buffer,
+        op: ReduceOp,
+    ) -> Result<()> {
         let blocks = self.gather_in_runs(call, buffer).await?;
         (0..self.size()).try_for_each(|owner| self.combine(&blocks, buffer, owner, op))
     }

@@ -1,7 +1,7 @@
 //! Test that kernels have the same bits on every architecture.
 
-use super::min_max::simd::{Range, add_dequantized, dequantize};
-use super::sign::simd::add_signs;
+use crate::codec::min_max::simd::{Range, add_dequantized, dequantize};
+use crate::codec::sign::simd::add_signs;
 use hexagram_physical::ReduceOp;
 use hexagram_physical::device::kernels::dispatch::each_set;
 use hexagram_physical::device::kernels::testing::{bits, odd_f64, pairs, with_odd};
