@@ -1,6 +1,6 @@
 //! Endpoints that send from and receive into device memory.
 
-use super::kind::TransportKind;
+use super::backend::TransportKind;
 use super::message::Label;
 use crate::device::Queue;
 use crate::error::Result;

@@ -8,15 +8,12 @@
 mod backend;
 pub mod devices;
 pub mod fingerprint;
-mod kind;
 pub(crate) mod matching;
-mod membership;
 pub(crate) mod message;
 pub mod native;
 pub mod operation;
 pub(crate) mod pages;
 pub mod ranks;
-mod registry;
 pub mod tag;
 pub(crate) mod tickets;
 mod traffic;
@@ -30,16 +27,15 @@ use crate::memory::dtype::DType;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::runtime::Park;
 pub use crate::waiting::doorbell::Bell;
-pub use backend::{Backend, Fabric, Introduction, Prepared, Sharing, Site};
+pub(crate) use backend::registered;
+pub use backend::{
+    Backend, Fabric, Introduction, Membership, Prepared, Sharing, Site, TransportKind, register,
+};
 use devices::Devices;
-pub use kind::TransportKind;
 pub use matching::{Early, Match, Matcher, Posted};
-pub use membership::Membership;
 pub use message::{Label, ReceiveMode, Received, Source};
 use native::Collectives;
 pub use pages::{SharedMemory, SharedPages};
-pub use registry::register;
-pub(crate) use registry::registered;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Counts of sent bytes and messages of each endpoint, by transport.
 
 use super::HEADER_BYTES;
-use super::kind::TransportKind;
+use super::backend::TransportKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,8 +7,19 @@
 //!    have proved the secret of the job take part in it.
 //! 3. [`Prepared::connect`] with the [`Membership`], which has the announcements of all ranks; its [`Fabric`] then
 //!    opens an endpoint ([`Transport`]) for each channel.
+//!
+//! `kind` has the names of transports, and `registry` the transport of each name, built in or added by a program.
 
-use super::{Membership, Traffic, Transport};
+mod kind;
+mod membership;
+mod registry;
+
+pub use kind::TransportKind;
+pub use membership::Membership;
+pub use registry::register;
+pub(crate) use registry::registered;
+
+use super::{Traffic, Transport};
 use crate::backends::socket::Tls;
 use crate::bootstrap::hosts::ProbeResult;
 use crate::bootstrap::{Listener, Placement};
@@ -19,7 +30,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A transport for start-up; [`register`](super::register) names it.
+/// A transport for start-up; [`register`] names it.
 ///
 /// ```
 /// use hexagram_physical::transport::{Backend, Prepared, Site, register};

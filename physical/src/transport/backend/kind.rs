@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Name of a transport: one of those that are built in, or of one that [`register`](super::register) has added.
+/// Name of a transport: one of those that are built in, or of one that [`register`](crate::transport::register) has
+/// added.
 ///
 /// [`TransportKind::Ipc`] and [`TransportKind::Nccl`] name no transport, but what carries memory of GPUs beside one. They do
 /// not parse: `HEXAGRAM_DEVICE_PATH` chooses between them.
@@ -61,7 +62,7 @@ impl TransportKind {
 
 impl TransportKind {
     /// Names a transport, before it is registered.
-    pub(super) const fn new(name: &'static str) -> Self {
+    pub(in crate::transport) const fn new(name: &'static str) -> Self {
         TransportKind(name)
     }
 

@@ -1,10 +1,10 @@
 //! Facts about the world after all ranks have joined, with which a transport connects.
 
-use super::Traffic;
 use crate::bootstrap::hosts::WorldHosts;
 use crate::bootstrap::meeting::peer_info::PeerTable;
 use crate::control::health::Health;
 use crate::error::Error;
+use crate::transport::Traffic;
 use crate::waiting::spin_budget::crowded;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The transports of this process by name: those that are built in, and those that programs add.
 
-use super::backend::Backend;
+use super::Backend;
 use super::kind::TransportKind;
 use crate::error::{Error, Result};
 use std::str::FromStr;
