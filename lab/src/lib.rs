@@ -18,15 +18,15 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `task.rs` | the trait of a training task; `task/` has the tasks included |
-//! | `training.rs` | one training: algorithm, task, ranks, partition, seed |
+//! | `task/` | the trait of a training task, and the tasks included |
+//! | `training/` | one training: algorithm, task, ranks, partition, seed |
 //! | `outcome.rs` | the record of a training: loss, accuracy, consensus, bytes |
 //! | `virtual_ranks.rs` | ranks as threads that take turns in virtual time |
-//! | `program.rs` | the programs; `program/` has their options and shared code |
+//! | `program/` | the programs, with their options and shared code |
 //! | `link.rs` | time that a training would take over a network |
-//! | `suite.rs` | all algorithms on all tasks; `suite/` has its step sizes, records, statistics, orderings and page |
-//! | `run.rs` | training programs with progress, checkpoints and traces; `run/` has their parts |
-//! | `picture.rs` | pictures of figures, as SVG |
+//! | `suite/` | all algorithms on all tasks: step sizes, records, statistics, orderings, page |
+//! | `run/` | training programs with progress, checkpoints and traces |
+//! | `picture/` | pictures of figures, as SVG |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

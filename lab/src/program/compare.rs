@@ -1,7 +1,7 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
+use super::arguments::information;
 use super::console::{ProgramError, bytes, markdown_heading, markdown_row, percent, print};
-use super::names::information;
 use super::ranks::ProgramRanks;
 use super::table::Table;
 use super::{ChosenAlgorithm, Setting};

@@ -1,7 +1,7 @@
 //! `train`: trains a small task by any algorithm of a registry, on real ranks, and prints how it went.
 
+use super::arguments::information;
 use super::console::{ProgramError, bytes, percent, print};
-use super::names::information;
 use super::table::Table;
 use super::{ChosenAlgorithm, Setting, record};
 use crate::outcome::{CurvePoint, TrainingOutcome};

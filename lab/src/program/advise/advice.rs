@@ -2,8 +2,7 @@
 
 use super::candidate::Candidate;
 use super::ladder::{Ladder, WORTH, saved};
-use crate::program::simulate::job::SimulatedJob;
-use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::job::{ClusterPoint, SimulatedJob};
 use crate::program::simulate::report::ReportRow;
 use crate::suite::ErrorsAbove;
 use hexagram::algorithms::Trigram;

@@ -1,9 +1,8 @@
 //! The algorithms to compare, each with the number of steps to simulate: whole periods.
 
-use crate::program::names::ALL;
-use crate::program::periods::whole_periods;
-use crate::program::simulate::point::StepCounts;
-use crate::program::{ChosenAlgorithm, optimizer_args};
+use crate::program::ChosenAlgorithm;
+use crate::program::arguments::{ALL, optimizer_args, whole_periods};
+use crate::program::simulate::job::StepCounts;
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
 

@@ -2,8 +2,7 @@
 
 use super::advice::Border;
 use super::candidate::{Candidate, at_least};
-use crate::program::simulate::job::SimulatedJob;
-use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::job::{ClusterPoint, SimulatedJob};
 use crate::program::simulate::report::ReportRow;
 use hexagram::Result;
 use std::collections::BTreeMap;

@@ -6,9 +6,7 @@ use super::{AdviseOptions, report};
 use crate::program::console::{self, PrintError, ProgramError};
 use crate::program::ranks::ProgramRanks;
 use crate::program::simulate::calibrate::{MessageTimes, arithmetic, exchange, loopback};
-use crate::program::simulate::job::SimulatedJob;
-use crate::program::simulate::model::{LayerModel, matrix};
-use crate::program::simulate::point::StepCounts;
+use crate::program::simulate::job::{LayerModel, SimulatedJob, StepCounts, matrix};
 use crate::program::step::profile::{Profile, ProfileLayer};
 use crate::program::step::{Measurement, StepOptions};
 use crate::program::table::Table;
@@ -265,7 +263,7 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: StepCounts) -
 
 /// Returns the model as `step` computes it.
 fn profile(model: &LayerModel) -> Profile {
-    let layer = |layer: &crate::program::simulate::model::ModelLayer| ProfileLayer {
+    let layer = |layer: &crate::program::simulate::job::ModelLayer| ProfileLayer {
         name: layer.name.clone(),
         shapes: vec![matrix(layer.elements)],
         forward: layer.forward,

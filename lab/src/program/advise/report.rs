@@ -5,7 +5,7 @@ use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use super::verdict::points;
 use crate::program::console::{bytes, markdown_heading, markdown_row, percent};
-use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::job::ClusterPoint;
 use crate::program::simulate::report::ReportRow;
 use crate::suite::MeanDifference;
 use hexagram::physical::sim::Shape;

@@ -6,7 +6,7 @@
 //! or a simulated warm-up, all steps run. Times differ a little even without draws, since simultaneous events have
 //! some order, and roles within a host rotate. So spans of several periods are compared, too.
 
-use super::point::StepCounts;
+use super::job::StepCounts;
 use super::run::SentBytes;
 use hexagram::algorithms::{AnyAlgorithm, Trigram};
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! Output of `simulate`: a table, or one JSON object.
 
-use super::job::SimulatedJobOptions;
-use super::model::LayerModel;
+use super::job::{LayerModel, SimulatedJobOptions};
 use super::options::{STEPS, SimulateOptions};
 use super::output_dir;
 use super::run::Figures;

@@ -1,8 +1,6 @@
 //! One simulated training: the real engine and algorithm on every rank, with buffers that have sizes only.
 
-use super::model::LayerModel;
-use super::pace::{Pace, Paces};
-use super::point::StepCounts;
+use super::job::{LayerModel, Pace, Paces, StepCounts};
 use super::repeats::{Repeats, StepCost};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};

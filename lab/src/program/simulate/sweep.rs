@@ -1,6 +1,6 @@
 //! `--sweep`: the clusters for which there are figures, where bandwidth, latency or the number of ranks varies.
 
-use super::point::ClusterPoint;
+use super::job::ClusterPoint;
 use hexagram::physical::sim::{bandwidth, duration};
 use hexagram::{Error, Result};
 

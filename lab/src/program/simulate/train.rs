@@ -1,15 +1,12 @@
 //! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster.
 
-use super::job::{SimulatedJobOptions, check_time};
+use super::job::{ClusterPoint, SimulatedJobOptions, check_time};
 use super::options::SimulateOptions;
-use super::point::ClusterPoint;
 use super::report::SimulateReport;
-use crate::program::OverlappedPasses;
+use crate::program::arguments::optimizer_args::OptimizerArgs;
 use crate::program::console::{self, ProgramError, bytes, markdown_row, percent};
-use crate::program::optimizer_args::OptimizerArgs;
-use crate::program::{ChosenAlgorithm, Setting, record};
-use crate::training::SimulatedTraining;
-use crate::training::{OnCluster, Training, train_on_cluster};
+use crate::program::{ChosenAlgorithm, OverlappedPasses, Setting, record};
+use crate::training::{OnCluster, SimulatedTraining, Training, train_on_cluster};
 use clap::Args;
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::sim::Rates;

@@ -1,6 +1,6 @@
 //! A model's layers and their CPU times, from a file or by default.
 
-use crate::program::simulate::model::{FORWARD, matrix};
+use crate::program::simulate::job::{FORWARD, matrix};
 use hexagram::algorithms::Parameter;
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};

@@ -2,7 +2,7 @@
 
 use super::scene::{FaultStage, Play};
 use crate::program::console;
-use crate::program::simulate::point::ClusterPoint;
+use crate::program::simulate::job::ClusterPoint;
 use crate::random::Random;
 use hexagram::physical::health::HeartbeatOptions;
 use hexagram::physical::sim::{Cut, Fault, FaultKind};

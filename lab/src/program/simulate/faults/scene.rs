@@ -1,7 +1,8 @@
 //! A small training in which faults happen.
 
 use super::plan::FaultPlan;
-use crate::program::{ChosenAlgorithm, optimizer_args};
+use crate::program::ChosenAlgorithm;
+use crate::program::arguments::optimizer_args;
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode, Parameter};
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime;

@@ -3,9 +3,9 @@
 
 use super::optimizer_args::OptimizerArgs;
 use super::preflight::rehearse;
-use super::ranks::ProgramRanks;
-use super::{ChosenAlgorithm, console, transports};
 use crate::learning_rates::tuned;
+use crate::program::ranks::ProgramRanks;
+use crate::program::{ChosenAlgorithm, console, transports};
 use crate::suite::{Lesson, Suite};
 use crate::training::Training;
 use clap::Args;
@@ -47,7 +47,7 @@ pub struct Setting {
 
 impl Setting {
     /// Returns the ranks of a program with a subcommand of this name, which runs these trainings one after the other.
-    pub(super) fn ranks<'a>(
+    pub(in crate::program) fn ranks<'a>(
         &self,
         subcommand: &str,
         trainings: impl IntoIterator<Item = &'a Training>,
@@ -99,7 +99,7 @@ impl Setting {
 
 impl Training {
     /// Refuses a training that does not support this number of ranks.
-    pub(super) fn check_for(&self, ranks: usize) -> Result<()> {
+    pub(in crate::program) fn check_for(&self, ranks: usize) -> Result<()> {
         let training = Training { ranks, ..self.clone() };
         training.check()?;
         training.shares()?;

@@ -13,8 +13,8 @@ mod report;
 mod tests;
 mod verdict;
 
+use super::arguments::{ALL, information};
 use super::console::{ProgramError, print};
-use super::names::{ALL, information};
 use super::simulate::SimulatedJobOptions;
 use super::simulate::job::SimulatedJob;
 use super::transports;

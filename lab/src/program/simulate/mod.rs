@@ -1,39 +1,39 @@
 //! `simulate`: the cost of a training step with each algorithm on a cluster that you do not have, in virtual time.
 //!
-//! `job` is the simulated job of the options, `sweep` the values of a sweep, `model` the sizes and times of models,
-//! `trace` those of a real run, `calibrate` the rates of this machine. `run` is one simulated training, `repeats`
-//! detects that its remaining steps repeat, `pace` is the speed of ranks. `report` has the table and the JSON;
-//! `pictures` and `out` write a folder. `train` implements `--train`, a training with real numbers, and `faults`
-//! implements `--faults`.
+//! | file | content |
+//! |---|---|
+//! | `job/` | the simulated job of the options: models, clusters, the speed of ranks |
+//! | `sweep` | the values of a sweep |
+//! | `calibrate` | the rates of this machine |
+//! | `run`, `repeats` | one simulated training; its remaining steps, if they repeat |
+//! | `report` | the table and the JSON |
+//! | `pictures`, `output_dir` | the folder of `--out` |
+//! | `train` | `--train`: a training with real numbers |
+//! | `faults/` | `--faults`: small trainings with faults |
 
 pub(super) mod calibrate;
 mod faults;
 mod file;
 pub(super) mod job;
-pub(super) mod model;
 mod options;
 mod output_dir;
-mod pace;
 mod pictures;
-pub(super) mod point;
 mod repeats;
 pub(super) mod report;
 mod run;
 mod sweep;
-mod trace;
 mod train;
 
 use super::ChosenAlgorithm;
+use super::arguments::{information, whole_periods};
 use super::console::{ProgramError, print};
-use super::names::information;
-use super::periods::whole_periods;
 use hexagram::algorithms::Registry;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
 pub use job::SimulatedJobOptions;
+use job::{ClusterPoint, StepCounts};
 use options::STEPS;
 pub use options::SimulateOptions;
-use point::{ClusterPoint, StepCounts};
 use report::{HEADING, SimulateReport, about};
 use sweep::{Sweep, SweptProperty};
 

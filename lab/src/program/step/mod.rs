@@ -6,13 +6,11 @@ mod compute;
 mod measure;
 pub(super) mod profile;
 
+use super::arguments::{information, optimizer_args, rehearse, whole_periods};
 use super::console::{self, PrintError, ProgramError, print};
-use super::names::information;
-use super::periods::whole_periods;
-use super::preflight::rehearse;
 use super::ranks::ProgramRanks;
 use super::table::Table;
-use super::{ChosenAlgorithm, OverlappedPasses, optimizer_args, transports};
+use super::{ChosenAlgorithm, OverlappedPasses, transports};
 use clap::Parser;
 use compute::Processor;
 pub(super) use compute::spent;

@@ -1,13 +1,25 @@
 //! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
+//!
+//! | file | content |
+//! |---|---|
+//! | `model`, `trace` | sizes and times of the layers of a model; those of a real run |
+//! | `pace` | the speed of each rank in each step |
+//! | `point` | a cluster, and a number of steps |
+
+mod model;
+mod pace;
+mod point;
+mod trace;
+
+pub(in crate::program) use model::{FORWARD, LayerModel, ModelLayer, matrix};
+pub(super) use pace::{Pace, Paces};
+pub(in crate::program) use point::{ClusterPoint, StepCounts};
 
 use super::file::{in_file, read};
-use super::model::LayerModel;
-use super::pace::{PaceOptions, Paces};
-use super::point::{ClusterPoint, StepCounts};
 use super::report::ReportRow;
 use super::run::SimulatedRun;
-use crate::program::OverlappedPasses;
-use crate::program::{ChosenAlgorithm, optimizer_args};
+use crate::program::arguments::optimizer_args;
+use crate::program::{ChosenAlgorithm, OverlappedPasses};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
@@ -16,6 +28,7 @@ use hexagram::logical::options_text::nearest;
 use hexagram::physical::input;
 use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
 use hexagram::{Error, Result};
+use pace::PaceOptions;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Models to simulate: the sizes of their parameters, and the share of each in the time of a step.
 
-use super::file::in_file;
 use super::trace;
+use crate::program::simulate::file::in_file;
 use crate::program::step::profile;
 use hexagram::algorithms::Parameter;
 use hexagram::logical::options_text::{nearest, no_such};
@@ -53,7 +53,7 @@ impl LayerModel {
     ///
     /// # Errors
     /// The file, the line and the correct form, in one line.
-    pub(super) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
+    pub(in crate::program::simulate) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
         let Some((_, usual)) = NAMES.iter().find(|(name, _)| *name == text) else {
             if let Some(elements) = number(text) {
                 return Self::of_elements(text, elements, compute);
@@ -119,7 +119,7 @@ impl LayerModel {
 
     /// Returns the same model with this total time of the passes. Layers keep their shares of it, or get shares by
     /// elements if none has a time.
-    pub(in crate::program) fn taking(mut self, compute: Duration) -> Self {
+    pub(super) fn taking(mut self, compute: Duration) -> Self {
         let whole = self.passes().as_secs_f64();
         let elements = self.elements() as f64;
         for layer in &mut self.layers {
@@ -140,7 +140,7 @@ impl LayerModel {
     }
 
     /// Returns the parameters as the engine takes them.
-    pub(super) fn parameters(&self) -> Vec<Parameter> {
+    pub(in crate::program::simulate) fn parameters(&self) -> Vec<Parameter> {
         let parameter = |layer: &ModelLayer| Parameter {
             name: layer.name.clone(),
             dtype: DType::F32,
@@ -150,7 +150,7 @@ impl LayerModel {
     }
 
     /// Returns the number of elements.
-    pub(super) fn elements(&self) -> usize {
+    pub(in crate::program::simulate) fn elements(&self) -> usize {
         self.layers.iter().map(|layer| layer.elements).sum()
     }
 }

@@ -12,28 +12,21 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs`, `advise.rs` | each program, with its options |
+//! | `train.rs`, `compare.rs`, `suite/`, `step/`, `simulate/`, `advise/` | each program, with its options |
 //! | `command.rs` | the command line that chooses one of them |
-//! | `train_args.rs`, `optimizer_args.rs` | options of several programs: task, data and ranks; optimizer and learning rate |
-//! | `names.rs` | spelling of algorithms, their help, and the folder names of their runs |
-//! | `periods.rs` | numbers of steps that are whole periods of an algorithm |
+//! | `arguments/` | options of several programs: algorithms, task, data and ranks, optimizer; their checks |
 //! | `record.rs` | the figures of a training on disk |
-//! | `preflight.rs` | errors found before ranks start |
 //! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and their transport |
 //! | `console.rs`, `table.rs` | output of the programs |
 
 #[cfg(feature = "programs")]
 mod advise;
+mod arguments;
 #[cfg(feature = "programs")]
 mod command;
 #[cfg(feature = "programs")]
 mod compare;
 pub mod console;
-mod names;
-mod optimizer_args;
-#[cfg(feature = "programs")]
-mod periods;
-mod preflight;
 pub mod ranks;
 #[cfg(feature = "programs")]
 mod record;
@@ -46,19 +39,18 @@ mod suite;
 pub mod table;
 #[cfg(feature = "programs")]
 mod train;
-#[cfg(feature = "programs")]
-mod train_args;
 pub mod transports;
 
 #[cfg(feature = "programs")]
 pub use advise::{AdviseOptions, advise};
 #[cfg(feature = "programs")]
+pub use arguments::Setting;
+pub use arguments::optimizer_args::{OptimizerArgs, OverlappedPasses, Stepper};
+pub use arguments::{ChosenAlgorithm, folder_name, information, rehearse};
+#[cfg(feature = "programs")]
 pub use command::main;
 #[cfg(feature = "programs")]
 pub use compare::{CompareOptions, compare};
-pub use names::{ChosenAlgorithm, folder_name, information};
-pub use optimizer_args::{OptimizerArgs, OverlappedPasses, Stepper};
-pub use preflight::rehearse;
 #[cfg(feature = "programs")]
 pub use simulate::{SimulateOptions, SimulatedJobOptions, simulate};
 #[cfg(feature = "programs")]
@@ -67,8 +59,6 @@ pub use step::{StepOptions, step};
 pub use suite::{SuiteOptions, suite};
 #[cfg(feature = "programs")]
 pub use train::{TrainOptions, train};
-#[cfg(feature = "programs")]
-pub use train_args::Setting;
 
 use hexagram::physical::stdout;
 use hexagram::physical::world::log_level;
