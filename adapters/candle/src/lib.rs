@@ -46,8 +46,8 @@
 //! [`EngineOptions::optimizer`]: algorithms::EngineOptions::optimizer
 //!
 //! Gradients are communicated during the backward pass of candle. candle has no hooks, so each parameter in the model
-//! is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`); this
-//! needs memory for a copy of the parameters.
+//! is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete
+//! (`model/tap.rs`); this needs memory for a copy of the parameters.
 //!
 //! With [`Overlap::Forward`] in the engine options, a step leaves its parameters in progress, and the forward pass
 //! calls [`Replica::wait_for`] before each module.
@@ -68,28 +68,15 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod checkpoint;
-mod checks;
 mod error;
-#[cfg(feature = "cuda")]
-mod gpu;
-mod mean;
-mod model_memory;
+mod model;
 mod options;
-mod overlap;
-mod own_gradients;
-mod parameters;
 mod replica;
-mod roles;
 mod sync_batch_norm;
-mod synchronized;
-mod tap;
-mod values;
 
 pub use error::{Error, Result};
 /// The layers below: algorithms, engine options, communicators.
 pub use hexagram_algorithms as algorithms;
 pub use options::ReplicaOptions;
-pub use replica::Replica;
+pub use replica::{Replica, Synchronized};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
-pub use synchronized::Synchronized;

@@ -9,7 +9,7 @@
 //! costs an all-reduce of two numbers per feature without overlap: the next layer needs them. Ranks may have different
 //! numbers of samples. Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; PyTorch's SyncBatchNorm.
 
-use crate::values::range;
+use crate::model::range;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, Var, bail};
 use candle_nn::{BatchNormConfig, Init, ModuleT, VarBuilder};
 use hexagram_algorithms::logical::{Communicator, ReduceOp};

@@ -5,9 +5,8 @@
 //! bit. With other optimizers of candle, a checkpoint would continue with moments of zero, and is refused.
 
 use crate::error::{Error, Result};
-use crate::parameters::ModelTensor;
+use crate::model::{ModelTensor, dtype};
 use crate::replica::Replica;
-use crate::values::dtype;
 use candle_core::Tensor;
 use hexagram_algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram_algorithms::logical::{self, ReduceOp};

@@ -1,10 +1,10 @@
 //! Memory of the tensors of a model, and the transfer of their elements to the engine and back.
 
-use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
-use crate::gpu::ModelGpu;
-use crate::parameters::ModelTensor;
-use crate::values;
+use super::gpu::ModelGpu;
+use super::parameters::ModelTensor;
+use super::values;
+use crate::error::{Error, Result};
 use candle_core::{Device, Shape, Tensor};
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
 use hexagram_algorithms::{DataParallel, EngineOptions};

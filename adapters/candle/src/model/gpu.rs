@@ -4,9 +4,9 @@
 //! so does the hook in its backward pass. Copies by hexagram from there wait for the work that candle had enqueued
 //! before.
 
+use super::parameters::Entry;
+use super::values;
 use crate::error::{Error, Result};
-use crate::parameters::Entry;
-use crate::values;
 use candle_core::backend::BackendDevice;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::DevicePtr;

@@ -2,7 +2,7 @@
 //! the engine.
 
 use crate::error::{Error, Result};
-use crate::parameters::ModelTensor;
+use crate::model::ModelTensor;
 use crate::replica::Replica;
 use candle_core::backprop::GradStore;
 

@@ -5,9 +5,9 @@
 //! `bwd` runs exactly once per pass and as early as possible, before the rest of the loop. It returns `None`: the `Var`
 //! gets its gradient later, after synchronization.
 
+use super::model_memory::ModelMemory;
+use super::values::{range, with_elements};
 use crate::error::Result;
-use crate::model_memory::ModelMemory;
-use crate::values::{range, with_elements};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, Var};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};

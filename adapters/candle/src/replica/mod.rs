@@ -1,20 +1,35 @@
 //! The copy of a candle model on one rank, trained together with those of the other ranks.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod` | construction, passes and steps |
+//! | `checks` | checks of a backward pass |
+//! | `overlap` | communication during the next forward pass |
+//! | `synchronized`, `own_gradients` | gradients for an optimizer of candle; those that a rank keeps for itself |
+//! | `mean` | the mean of the replicas |
+//! | `checkpoint` | the state on disk |
+
+mod checkpoint;
+mod checks;
+mod mean;
+mod overlap;
+mod own_gradients;
+mod synchronized;
+
+pub use synchronized::Synchronized;
 
 use crate::error::{Error, Result};
-use crate::model_memory::ModelMemory;
+use crate::model::{
+    EngineSlot, Entries, ModelMemory, ModelTensor, RequestedTensors, Tapped, TensorRoles, dtype,
+};
 use crate::options::ReplicaOptions;
-use crate::own_gradients::OwnGradients;
-use crate::parameters::{Entries, ModelTensor, RequestedTensors, Tapped};
-use crate::roles::TensorRoles;
-use crate::synchronized::Synchronized;
-use crate::tap::EngineSlot;
-use crate::values::dtype;
 use candle_core::backprop::GradStore;
 use candle_core::{Shape, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, LearningRate, Mode, Overlap, Parameter};
+use own_gradients::OwnGradients;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;

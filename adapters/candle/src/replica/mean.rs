@@ -1,8 +1,7 @@
 //! The mean of the replicas: to save at the end, and to evaluate during the training.
 
 use crate::error::{Error, Result};
-use crate::model_memory::ModelMemory;
-use crate::parameters::ModelTensor;
+use crate::model::{ModelMemory, ModelTensor};
 use crate::replica::Replica;
 use hexagram_algorithms::engine::{Evaluation, consensus_distance};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp};

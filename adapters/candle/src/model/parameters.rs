@@ -1,9 +1,9 @@
 //! Parameters from which the model is built: a `VarMap` that returns tapped parameters.
 
+use super::model_memory::ModelMemory;
+use super::roles::{Role, TensorRoles};
+use super::tap::{EngineSlot, tap};
 use crate::error::Result;
-use crate::model_memory::ModelMemory;
-use crate::roles::{Role, TensorRoles};
-use crate::tap::{EngineSlot, tap};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
