@@ -1,5 +1,8 @@
 // What all of the fake driver shares: reports, settings and counts. See common.cpp and settings.cpp.
 //
+// Its functions are in folders: memory/ allocates, copies and lends memory; stream/ has contexts, streams, events and the
+// order of their work; kernel/ runs kernels, block by block. nccl/ is a fake NCCL.
+//
 // The driver reads `HEXAGRAM_FAKE_CUDA` once, when it begins: `seed=7,devices=2,memory=64M`. Numbers of calls count from
 // 0, over the whole process.
 #pragma once

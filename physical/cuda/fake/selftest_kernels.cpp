@@ -1,5 +1,5 @@
 // Kernels for selftest.cpp: one for each thing that a kernel may do. They are in the library, but nobody's PTX has them.
-#include "kernel.h"
+#include "kernel/kernel.h"
 
 struct Refusing {
     unsigned long long *record;

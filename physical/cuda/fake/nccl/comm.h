@@ -1,6 +1,6 @@
 // A communicator of one rank. See comm.cpp for how it begins and ends, launch.cpp for what it does on streams.
 #pragma once
-#include "../guest.h"
+#include "../stream/guest.h"
 #include "wire.h"
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 // Reductions as NCCL has them: each step is rounded to the type, floats' minima and maxima leave out NaN, a NaN that a
 // sum makes is the GPU's, and means multiply before they sum.
 #include "wire.h"
-#include "../kernel.h"
+#include "../kernel/kernel.h"
 #include "../../device.cuh"
 #include <cmath>
 #include <type_traits>

@@ -2,9 +2,9 @@
 //
 // Waits for events and values can be left out (`skip_wait`, and `skip_place` for all waits of a place in the program), so
 // that a test can show that it would have found a missing one.
+#include "../fake.h"
+#include "../memory/memory.h"
 #include "context.h"
-#include "fake.h"
-#include "memory.h"
 #include <cstring>
 #include <map>
 

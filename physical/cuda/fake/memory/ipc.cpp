@@ -1,8 +1,8 @@
 // Memory for other processes: a handle says where in which process's file an allocation lies.
 //
 // As with the real driver, a process cannot open what it has made itself, and memory of a pool has no handle.
-#include "context.h"
-#include "fake.h"
+#include "../fake.h"
+#include "../stream/context.h"
 #include "memory.h"
 #include <cstdio>
 #include <cstring>

@@ -2,7 +2,7 @@
 //
 // A context that nobody retains is destroyed with its streams and its memory, as the driver does it.
 #include "context.h"
-#include "fake.h"
+#include "../fake.h"
 #include <cstdio>
 #include <cstring>
 #include <cstdlib>

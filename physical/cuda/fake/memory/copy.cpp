@@ -2,8 +2,8 @@
 //
 // As with the real driver, host memory that is not pinned is read before the call returns, and written before it
 // returns; pinned memory is read and written when the stream comes to it.
-#include "context.h"
-#include "fake.h"
+#include "../fake.h"
+#include "../stream/context.h"
 #include "memory.h"
 #include <cstring>
 #include <vector>

@@ -1,7 +1,7 @@
 // Memory of devices, and pinned memory of the host. See memory.cpp; ipc.cpp lends it to other processes.
 #pragma once
-#include "cuda.h"
-#include "schedule.h"
+#include "../cuda.h"
+#include "../stream/schedule.h"
 #include <map>
 
 namespace fake {

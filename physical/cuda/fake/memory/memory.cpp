@@ -4,7 +4,7 @@
 // `alias` is where work finds the same bytes, a constant distance away. No address is given twice, an allocation ends
 // where a page that is not mapped begins, and what is freed is unmapped: who uses memory that is not his is found out.
 #include "memory.h"
-#include "fake.h"
+#include "../fake.h"
 #include <cstring>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // Contexts: what every function of the driver looks at first. See context.cpp.
 #pragma once
-#include "cuda.h"
-#include "fake.h"
+#include "../cuda.h"
+#include "../fake.h"
 #include "schedule.h"
 
 namespace fake {

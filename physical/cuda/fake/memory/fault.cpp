@@ -1,6 +1,6 @@
 // Faults: one line about who has touched memory that is not his, before the process ends as it would have.
-#include "block.h"
-#include "fake.h"
+#include "../fake.h"
+#include "../kernel/block.h"
 #include "memory.h"
 #include <csignal>
 #include <cstdio>

@@ -2,10 +2,10 @@
 //
 // What a module has is what its PTX says; what runs is the .cu file's code, compiled for the host (kernel.h). PTX whose
 // parameters are not those of the .cu file is refused: it is of another version.
+#include "../fake.h"
+#include "../memory/memory.h"
+#include "../stream/context.h"
 #include "block.h"
-#include "context.h"
-#include "fake.h"
-#include "memory.h"
 #include <cstdlib>
 #include <cstring>
 #include <map>

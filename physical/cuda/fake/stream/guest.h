@@ -1,6 +1,6 @@
 // What the fake driver does for another fake library: work on streams, and where work finds memory. See guest.cpp.
 #pragma once
-#include "cuda.h"
+#include "../cuda.h"
 #include <functional>
 
 // Enqueues work on a stream of a context: it begins when `ready` is first asked, and is over when that returns true.

@@ -1,6 +1,6 @@
 // Fibers: see fiber.h. The switch, and what the sanitizers have to be told of it.
 #include "fiber.h"
-#include "fake.h"
+#include "../fake.h"
 #include <sys/mman.h>
 #if !defined(__x86_64__)
 #include <ucontext.h>

@@ -5,8 +5,8 @@
 // wait reads too early. A worker does what nobody waits for, after a delay that the seed draws, and all functions of
 // the program. With the seed 0, work is done at once, in the order of the program.
 #include "schedule.h"
+#include "../fake.h"
 #include "context.h"
-#include "fake.h"
 #include <condition_variable>
 #include <cstdio>
 #include <list>

@@ -2,8 +2,8 @@
 //
 // Freeing does not wait for work, as no program may rely on it, unless it is set to. What `cuMemAllocAsync` gives may be used from that
 // point of its stream on, and to where it is freed.
-#include "context.h"
-#include "fake.h"
+#include "../fake.h"
+#include "../stream/context.h"
 #include "memory.h"
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 // an order that changes from launch to launch, so that a kernel which needs an order is found out. One thread of the
 // host runs kernels; nothing here is locked.
 #include "block.h"
-#include "fake.h"
+#include "../fake.h"
 #include "fiber.h"
 #include <numeric>
 #include <vector>

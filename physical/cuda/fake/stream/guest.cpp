@@ -1,8 +1,8 @@
 // What the fake driver does for another fake library, which the program knows nothing of.
 #include "guest.h"
+#include "../fake.h"
+#include "../memory/memory.h"
 #include "context.h"
-#include "fake.h"
-#include "memory.h"
 
 using namespace fake;
 

@@ -1,6 +1,6 @@
 // Streams and the order in which their work runs. See schedule.cpp; stream.cpp has the driver's functions on them.
 #pragma once
-#include "cuda.h"
+#include "../cuda.h"
 #include <atomic>
 #include <chrono>
 #include <deque>
