@@ -139,9 +139,10 @@ def hooks(world) -> dict:
     world.communicator.broadcast(span(text), 0)
     folder = bytes(text.tolist()).decode()
     dist.init_process_group("gloo", init_method=f"file://{folder}/s", rank=world.rank, world_size=world.size)
-    expected = hooked(Complex(), "", world)
-    told["complex"] = [torch.allclose(hooked(Complex(), "gradient-allreduce", world), expected, atol=1e-6)]
-    told["complex"] += [bool(hooked(Complex(), "bytegrad", world).abs().isfinite().all())]
+    if gloo_has_complex():
+        expected = hooked(Complex(), "", world)
+        told["complex"] = [torch.allclose(hooked(Complex(), "gradient-allreduce", world), expected, atol=1e-6)]
+        told["complex"] += [bool(hooked(Complex(), "bytegrad", world).abs().isfinite().all())]
     partly = Partly()
     before = flat(partly.unused)
     hooked(partly, "gradient-allreduce", world, find_unused_parameters=True)
@@ -151,6 +152,15 @@ def hooks(world) -> dict:
     told["sparse"] = told_by(lambda: hooked(Sparse(), "gradient-allreduce", world))
     dist.destroy_process_group()
     return told
+
+
+def gloo_has_complex() -> bool:
+    """Returns whether Gloo broadcasts complex numbers, as DDP over it requires. In PyTorch 2.8 it does not."""
+    try:
+        dist.broadcast(torch.zeros(1, dtype=torch.complex64), 0)
+    except RuntimeError:
+        return False
+    return True
 
 
 def one_after_another(world) -> dict:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from torch_ranks import run, run_each  # noqa: E402
 
@@ -62,6 +62,9 @@ def sanitizer() -> str | None:
 
 
 @pytest.mark.skipif(sanitizer() is None, reason="there is no libasan.so of gcc")
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.8."), reason="PyTorch 2.8 throws, which libasan does not survive in a preload"
+)
 def test_works_dropped_at_once_under_the_address_sanitizer(monkeypatch):
     """Freed memory stays poisoned there, and a copy from or to it aborts the process.
 

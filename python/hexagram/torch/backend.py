@@ -9,10 +9,13 @@ With PyTorch 2.14 and newer the import is not needed, as the package declares it
 
 from __future__ import annotations
 
+import inspect
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -32,7 +35,17 @@ def register() -> None:
     add(GROUP, creator(GROUP, HexagramProcessGroup))
     add(DEVICE, creator(GROUP, HexagramBackend))
     if alias := os.environ.get(ALIAS, "").strip():
+        if alias == dist.Backend.MPI and not is_replaceable_mpi():
+            text = (
+                f"PyTorch {torch.__version__} does not allow a replacement of mpi; set {ALIAS}=gloo, or use a newer one"
+            )
+            warnings.warn(text, stacklevel=2)
         add(alias, creator(alias, HexagramProcessGroup))
+
+
+def is_replaceable_mpi() -> bool:
+    """Returns whether PyTorch looks the name mpi up among registered backends. Old versions do not."""
+    return "ProcessGroupMPI.create" not in inspect.getsource(distributed_c10d._new_process_group_helper)
 
 
 def add(name: str, create: Callable) -> None:
