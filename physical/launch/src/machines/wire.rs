@@ -195,3 +195,23 @@ impl LineWriter {
         let _ = timeout(STEP, self.task).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_handshake_ends_at_its_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = Blocking::connect(listener.local_addr().unwrap()).unwrap();
+        let mut stream = Limited::new(listener.accept().unwrap().0).unwrap();
+        let left = stream.left().unwrap().unwrap();
+        assert!(left <= HANDSHAKE, "{left:?}");
+        stream.until = Instant::now();
+        // Otherwise the end of the stream would be read.
+        drop(other);
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(stream.write(&[0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}
