@@ -170,6 +170,48 @@ fn messages_and_collectives_do_not_wait_for_each_other_in_a_circle() {
     }
 }
 
+/// Rank 0 sends two messages on different streams; between them it starts an all-reduce that waits for rank 2.
+#[test]
+fn messages_do_not_overtake_each_other_while_a_collective_waits_for_a_rank() {
+    if queue().is_none() {
+        return;
+    }
+    // The fake driver draws an order of the streams each time.
+    for _ in 0..8 {
+        let posted = Barrier::new(3);
+        let sent = Barrier::new(2);
+        spawn(TransportKind::Thread, 3, |world| {
+            let end = End::new(&world, (0..3).map(|_| queue().unwrap()).collect());
+            let rank = world.rank();
+            // Each on a stream of its own.
+            let first = end.numbers(DType::F32, rank, 1000);
+            let sum = end.buffer(DType::F32, bytemuck::cast_slice(&[1f32; 100]), false);
+            let second = end.numbers(DType::F32, rank + 7, 1000);
+            let exchange = |lane, buffer| {
+                let label = label(lane, DType::F32, 1000);
+                let operation = match rank {
+                    0 => end.send(1, label, buffer),
+                    1 => end.receive(Source::Rank(0), label, buffer, ReceiveMode::Copy),
+                    _ => return,
+                };
+                end.wait(operation).unwrap();
+            };
+            exchange(0, &first);
+            let all = end.post(end.label(sum_of_floats(100)), None, &sum);
+            posted.wait();
+            exchange(1, &second);
+            if rank != 1 {
+                sent.wait();
+            }
+            end.wait(all).unwrap();
+            if rank == 1 {
+                assert!(end.bytes(&first) == numbers(DType::F32, 0, 1000));
+                assert!(end.bytes(&second) == numbers(DType::F32, 7, 1000));
+            }
+        });
+    }
+}
+
 /// A receive that is given up once its sender knows of it: the message comes all the same, and the next one, too.
 #[test]
 fn a_receive_that_is_given_up_holds_nobody_up() {
