@@ -508,3 +508,17 @@ def refuse(rank: int) -> list[str]:
 
 def test_what_cannot_travel_is_refused_and_the_group_goes_on():
     assert run("hexagram", 2, refuse) == [["UsageError"] * 14 + [2.0]] * 2
+
+
+def test_negative_sizes_and_tags_are_refused_by_name():
+    import torch
+
+    from hexagram import UsageError
+    from hexagram.torch.process_group import check_tag
+    from hexagram.torch.steps import part_counts
+
+    with pytest.raises(UsageError, match=r"the input's split sizes \[3, -1\]"):
+        part_counts(torch.ones(2), [3, -1], 2, "input")
+    for tag in (-1, 2**32):
+        with pytest.raises(UsageError, match=f"no tag {tag};"):
+            check_tag(tag)
