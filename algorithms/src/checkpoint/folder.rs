@@ -20,6 +20,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// Maximum number of ranks in the name of a file: a larger one is not of this library.
+const MOST_RANKS: usize = 1 << 20;
+
 /// Name of a checkpoint: its step, and the number of earlier checkpoints of that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
@@ -206,7 +209,10 @@ impl<'a> Folder<'a> {
         let files = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;
         let ranks = files.flatten().filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse::<usize>().ok()
+            let numbers = name.strip_prefix("rank-")?.strip_suffix(".safetensors")?;
+            let (rank, ranks) = numbers.split_once("-of-")?;
+            let [rank, ranks]: [usize; 2] = [rank.parse().ok()?, ranks.parse().ok()?];
+            (rank < ranks && ranks <= MOST_RANKS).then_some(ranks)
         });
         let ranks: Vec<usize> = ranks.collect();
         Ok(ranks.first().copied().filter(|_| !ranks.contains(&self.ranks)))

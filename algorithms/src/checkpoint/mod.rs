@@ -86,7 +86,8 @@ pub struct Checkpoints {
     /// True to load a checkpoint of a different number of ranks: replicas that are not identical begin with the mean of all,
     /// and the state of the algorithm becomes what [`Algorithm::checkpoint`](crate::Algorithm::checkpoint) declares. All
     /// ranks need a directory with all files, as on a shared file system; without them, identical replicas continue, and
-    /// the state of single ranks begins anew. Default: false, that is an error.
+    /// the state of single ranks begins anew. The records of the program are those of one file. Default: false, that is
+    /// an error.
     pub any_ranks: bool,
 }
 

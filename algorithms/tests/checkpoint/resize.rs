@@ -289,7 +289,7 @@ fn with_equal_data_a_change_of_ranks_changes_nothing() {
 
 #[test]
 fn among_hosts_encodings_begin_anew_and_training_goes_on() {
-    for name in ["compressed-allreduce(codec=sign,feedback=two-level)", "ef21", "qadam", "dgc"] {
+    for name in ["compressed-allreduce(codec=sign,feedback=two-level)", "ef21", "qadam(warmup=2)", "dgc"] {
         let algorithm = registry::named(name).unwrap();
         let scratch = Scratch::new();
         let run = |comm: &Communicator, count: usize| {
@@ -315,7 +315,7 @@ fn among_hosts_encodings_begin_anew_and_training_goes_on() {
 
 #[test]
 fn without_the_files_of_all_ranks_identical_replicas_go_on_and_the_rest_begins_anew() {
-    let algorithm = registry::named("qadam").unwrap();
+    let algorithm = registry::named("qadam(warmup=2)").unwrap();
     let scratch = Scratch::new();
     let saved = save(scratch.path(), &algorithm);
     std::fs::remove_file(scratch.path().join("step-000007/rank-00003-of-00004.safetensors")).unwrap();

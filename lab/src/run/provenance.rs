@@ -39,16 +39,24 @@ impl MadeWith {
         self.0.iter().for_each(|(name, value)| record.note(&fact(name), value));
     }
 
-    /// Compares these options with those of a checkpoint. Returns the differences, if `may_change`.
+    /// Compares these options with those of a checkpoint, for a training with this number of ranks. Returns the
+    /// differences, if `may_change`.
     ///
     /// # Errors
     /// [`Error::Usage`] with every difference and both values, if it may not, or cannot.
-    pub(super) fn compare(&self, saved: &Record, may_change: bool) -> Result<Vec<String>, Error> {
+    pub(super) fn compare(
+        &self,
+        saved: &Record,
+        may_change: bool,
+        ranks: usize,
+    ) -> Result<Vec<String>, Error> {
         let mut differences = Vec::new();
         let mut fixed = Vec::new();
+        let is_resized = saved.noted::<usize>("ranks").is_ok_and(|saved| saved != ranks);
         for (name, now) in &self.0 {
             let was = saved.noted::<String>(&fact(name)).unwrap_or_else(|_| "unknown".to_owned());
-            if was != *now {
+            // A schedule over the epochs has as many steps as each rank has batches.
+            if was != *now && !(is_resized && *name == "--schedule") {
                 differences.push(format!("{name} {was}, and now {now}"));
                 fixed.extend(FIXED.contains(name).then_some(*name));
             }
@@ -94,21 +102,21 @@ mod tests {
     #[test]
     fn what_differs_is_named_with_both_values() {
         let saved = saved(["0.1", "F32"]);
-        assert_eq!(made_with(["0.1", "F32"]).compare(&saved, false).unwrap(), [""; 0]);
-        let error = made_with(["0.5", "F32"]).compare(&saved, false).unwrap_err().to_string();
+        assert_eq!(made_with(["0.1", "F32"]).compare(&saved, false, 2).unwrap(), [""; 0]);
+        let error = made_with(["0.5", "F32"]).compare(&saved, false, 2).unwrap_err().to_string();
         assert!(
             error.contains("made with --lr 0.1, and now 0.5; repeat") && error.contains("--change"),
             "{error}"
         );
-        assert_eq!(made_with(["0.5", "F32"]).compare(&saved, true).unwrap(), ["--lr 0.1, and now 0.5"]);
-        let error = made_with(["0.5", "F64"]).compare(&saved, true).unwrap_err().to_string();
+        assert_eq!(made_with(["0.5", "F32"]).compare(&saved, true, 2).unwrap(), ["--lr 0.1, and now 0.5"]);
+        let error = made_with(["0.5", "F64"]).compare(&saved, true, 2).unwrap_err().to_string();
         assert!(error.contains("--lr 0.1, and now 0.5; with --dtype F32, and now F64"), "{error}");
         assert!(error.contains("--dtype cannot change"), "{error}");
     }
 
     #[test]
     fn what_an_older_checkpoint_does_not_say_is_unknown() {
-        let error = made_with(["0.5", "F32"]).compare(&Record::default(), false).unwrap_err().to_string();
+        let error = made_with(["0.5", "F32"]).compare(&Record::default(), false, 2).unwrap_err().to_string();
         assert!(error.contains("--lr unknown, and now 0.5"), "{error}");
     }
 }

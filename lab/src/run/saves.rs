@@ -55,8 +55,9 @@ impl Saves {
     ) -> Result<Resumed, RunError> {
         let Some(saves) = &self.saves else { return Ok(Resumed::default()) };
         let mut changed = Vec::new();
+        let ranks = replica.engine().communicator().size();
         let mut fits = |own: &Record| {
-            changed = self.made_with.compare(own, may_change)?;
+            changed = self.made_with.compare(own, may_change, ranks)?;
             Ok(())
         };
         let Some(own) = replica.load_if(saves.checkpoints(), &mut fits)? else {
@@ -67,7 +68,6 @@ impl Saves {
         let epoch = own.noted("epoch")?;
         let order = own.noted("order")?;
         let present = loader.state();
-        let ranks = replica.engine().communicator().size();
         let saved = if own.notes("ranks") { own.noted("ranks")? } else { ranks };
         if saved != ranks {
             changed.push(format!("{saved} ranks, and now {ranks}"));

@@ -67,7 +67,7 @@ fn a_restarted_run_resumes_by_itself() {
 #[test]
 fn another_number_of_ranks_goes_on_after_a_restart_or_as_a_change() {
     let kept = folder("resize-kept");
-    for algorithm in ["gradient-allreduce", "local-sgd(period=7)"] {
+    for algorithm in ["gradient-allreduce --schedule cosine(warmup=5)", "local-sgd(period=7)"] {
         let arguments = |ranks: usize, epochs: usize| {
             let kept = kept.display();
             format!(

@@ -45,7 +45,10 @@ def register() -> None:
 
 def is_replaceable_mpi() -> bool:
     """Returns whether PyTorch looks the name mpi up among registered backends. Old versions do not."""
-    return "ProcessGroupMPI.create" not in inspect.getsource(distributed_c10d._new_process_group_helper)
+    try:
+        return "ProcessGroupMPI.create" not in inspect.getsource(distributed_c10d._new_process_group_helper)
+    except (AttributeError, OSError):
+        return True
 
 
 def add(name: str, create: Callable) -> None:

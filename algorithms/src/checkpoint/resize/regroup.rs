@@ -113,6 +113,7 @@ impl Survivors {
             record.note(BEGINS_ANEW, true);
         }
         removed.iter().for_each(|name| drop(record.tensors.remove(name)));
+        agree_on_operations(comm, record, &self.shared)?;
         for (name, sum) in self.averaged {
             if !lost.contains(memory_of(&name)) {
                 mean(comm, record, &name, sum)?;
@@ -168,6 +169,21 @@ impl Survivors {
         }
         Ok(all)
     }
+}
+
+/// Gives all ranks the largest number of operations of each encoding: among hosts, only leaders have counted some, and
+/// equal random numbers follow from equal counts. A collective call.
+fn agree_on_operations(comm: &Communicator, record: &mut Record, shared: &BTreeSet<String>) -> Result<()> {
+    let names: Vec<&String> = shared.iter().filter(|name| name.ends_with(".operations")).collect();
+    let own = |name: &&String| record.get::<i64>(name).ok().and_then(|count| count.first().copied());
+    let mut counts: Vec<i64> = names.iter().map(|name| own(name).unwrap_or(0)).collect();
+    comm.blocking().all_reduce(&mut counts, ReduceOp::Max)?;
+    for (name, count) in names.into_iter().zip(counts) {
+        if record.tensor(name).is_ok() {
+            record.put(name, &[count])?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the name of the encoding that an entry belongs to, or of the field itself.

@@ -90,7 +90,8 @@ impl Context {
 
     /// Returns the number of steps of this algorithm before this one: 0 in its first step, whether that is the first of
     /// the training or the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and changes
-    /// of the buckets do not reset it. Use it for warm-ups; if ranks wait for each other, it is equal on all of them.
+    /// of the buckets do not reset it, unless a different number of ranks loads a checkpoint and a part of the state begins
+    /// anew. Use it for warm-ups; if ranks wait for each other, it is equal on all of them.
     pub fn own_step(&self) -> u64 {
         self.present.own_step()
     }
