@@ -100,12 +100,13 @@ impl MetricsFile {
         let path = directory.join("metrics.jsonl");
         let file = File::options().write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|cause| not_written(&path, cause))?;
-        // Held while the file is open: a second training would mix its figures with these.
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let what = format!("a running training writes its figures to {}", directory.display());
-            return Err(Error::usage(what, "choose a different folder with --out"));
-        }
+        // All trainings of the machine may write to one /dev/null.
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            // Held while the file is open: a second training would mix its figures with these.
+            if let Err(TryLockError::WouldBlock) = file.try_lock() {
+                let what = format!("a running training writes its figures to {}", directory.display());
+                return Err(Error::usage(what, "choose a different folder with --out"));
+            }
             file.set_len(0).map_err(|cause| not_written(&path, cause))?;
         }
         Ok(MetricsFile { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
