@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Elements of the buffers: 32 MiB, since caches of 32 MiB are common and a bucket has left the caches before its
-/// next use.
-const ELEMENTS: usize = 1 << 23;
+/// next use. A test without optimization would take minutes, and under load more than its limit.
+const ELEMENTS: usize = if cfg!(test) { 1 << 16 } else { 1 << 23 };
 /// Rows and columns of the matrix of Muon's step.
 const MATRIX: [usize; 2] = [128, 512];
 /// Rows and columns of the matrix to factor, with as many elements as the buffers, and the rank.
-const FACTORED: (usize, usize) = (2048, 4096);
+const FACTORED: (usize, usize) = (ELEMENTS / 4096, 4096);
 const RANK: usize = 2;
 /// Rate of the simulation that shows the charges.
 const GIGA: f64 = 1e9;
