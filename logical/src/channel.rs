@@ -3,7 +3,7 @@
 
 use crate::asynchronous::Activity;
 use crate::group::Group;
-use crate::{Buffer, Communicator, Primitive, ReduceOp, Result, World};
+use crate::{Buffer, Communicator, Primitive, ReduceOp, Result, TransportKind, World};
 use std::sync::Arc;
 
 /// Channel that the ranks of a group have agreed on, for one more communicator of the same ranks. It moves between
@@ -66,6 +66,11 @@ impl Channel {
     /// As [`World::open_among`].
     pub fn open(self) -> Result<Communicator> {
         self.open_beside(Arc::default())
+    }
+
+    /// Returns the transport of the ranks.
+    pub(crate) fn transport(&self) -> TransportKind {
+        self.world.transport()
     }
 
     /// Opens it for a thread that is reported together with another one, whose `activity` it is.

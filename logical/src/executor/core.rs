@@ -6,7 +6,7 @@ use super::GroupHandle;
 use super::options::{Awaited, Driving, ExecutorOptions};
 use super::reactor::{Reactor, ReactorCommand, SubmittedJob};
 use crate::runtime;
-use crate::{Communicator, Error, Result, World};
+use crate::{Communicator, Error, Result, TransportKind};
 use hexagram_physical::transport::Bell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -54,18 +54,15 @@ enum ShutdownStage {
 impl Core {
     /// Opens the communicator, and starts the background thread.
     pub(super) fn start(
-        world: &World,
-        channel: u16,
+        transport: TransportKind,
         options: ExecutorOptions,
+        open: impl FnOnce() -> Result<Communicator> + Send + 'static,
     ) -> Result<(Arc<Core>, GroupHandle)> {
-        let may_move = world.transport().may_change_threads();
-        let driving = if may_move { options.driving } else { Driving::OneThread };
+        let driving = if transport.may_change_threads() { options.driving } else { Driving::OneThread };
         let options = ExecutorOptions { driving, ..options };
         let (sender, receiver) = mpsc::channel();
-        let world = world.clone();
         let background = move || {
-            let opened = Communicator::open(&world, channel).map(|comm| {
-                drop(world);
+            let opened = open().map(|comm| {
                 comm.set_movable(options.driving == Driving::Waiting);
                 Core::around(comm, options)
             });

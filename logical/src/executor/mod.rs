@@ -33,7 +33,7 @@ pub use ticket::Ticket;
 use self::core::Core;
 use self::reactor::{BeginJob, GroupCommunicators, JobFuture, SubmittedJob};
 use self::ticket::JobOutcome;
-use crate::{Communicator, Error, Hierarchy, Result, World};
+use crate::{Channel, Communicator, Error, Hierarchy, Result, World};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -128,7 +128,19 @@ impl Executor {
     /// # Errors
     /// As [`Communicator::open`]; [`Error::System`] if no thread can be started.
     pub fn start(world: &World, channel: u16, options: ExecutorOptions) -> Result<Self> {
-        let (core, world) = Core::start(world, channel, options)?;
+        let transport = world.transport();
+        let world = world.clone();
+        let (core, world) = Core::start(transport, options, move || Communicator::open(&world, channel))?;
+        Ok(Executor(Arc::new(ExecutorOwner { core, world })))
+    }
+
+    /// Opens a communicator over a channel that a group has agreed on, and starts the background thread. The ranks of
+    /// that group are [all ranks](Self::world) of the executor. A collective call.
+    ///
+    /// # Errors
+    /// As [`Channel::open`]; [`Error::System`] if no thread can be started.
+    pub fn over(channel: Channel, options: ExecutorOptions) -> Result<Self> {
+        let (core, world) = Core::start(channel.transport(), options, move || channel.open())?;
         Ok(Executor(Arc::new(ExecutorOwner { core, world })))
     }
 

@@ -74,3 +74,21 @@ fn receive(executor: &Executor, options: JobOptions) -> Ticket<()> {
     // SAFETY: it keeps nothing of the communicator, and holds a buffer only.
     unsafe { executor.submit(executor.world(), JobOptions { order: Order::AtOnce, ..options }, job) }
 }
+
+#[test]
+fn an_executor_works_over_the_channel_of_a_group() {
+    for transport in TRANSPORTS {
+        let run = spawn(transport, 3, |comm| {
+            let Some(pair) = comm.block_on(comm.split((comm.rank() != 1).then_some(0), 0))? else {
+                return Ok(None);
+            };
+            let executor = Executor::over(pair.block_on(pair.channel())?, options(Driving::OneThread))?;
+            let (first, last) =
+                sum(&executor, JobOptions::default(), comm.rank() as f32, 1000).wait(None).unwrap()?;
+            executor.shutdown(Duration::from_secs(60))?;
+            Ok(Some((executor.world().world_ranks().to_vec(), first, last)))
+        });
+        let expected = Some((vec![0, 2], 2.0, 2.0));
+        assert_eq!(run.unwrap(), [expected.clone(), None, expected], "{transport:?}");
+    }
+}
