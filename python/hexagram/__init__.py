@@ -28,6 +28,7 @@ from hexagram._native import (
     World,
     __version__,
     joined,
+    make_stream_wait,
     restarts,
 )
 from hexagram.errors import (
@@ -85,6 +86,7 @@ __all__ = [
     "check",
     "init",
     "joined",
+    "make_stream_wait",
     "restarts",
 ]
 

@@ -29,9 +29,23 @@ class Store(Protocol):
     def remove(self, key: str) -> None: ...
 
 class Span:
-    """Elements at an address: the cheapest argument. ``keep`` is kept until an operation on them has ended."""
+    """Elements at an address: the cheapest argument. ``keep`` is kept until an operation on them has ended.
 
-    def __init__(self, address: int, elements: int, dtype: str, keep: object = None) -> None: ...
+    ``gpu`` is the number of the GPU whose memory it is. ``stream`` is the ``CUstream`` handle of the stream that writes and
+    reads them, as ``torch.cuda.Stream.cuda_stream``. An operation follows the work that the stream has when it begins.
+    Pass both to :func:`make_stream_wait` before work that follows.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        elements: int,
+        dtype: str,
+        keep: object = None,
+        *,
+        gpu: int | None = None,
+        stream: int = 0,
+    ) -> None: ...
     @property
     def address(self) -> int: ...
     @property
@@ -382,6 +396,14 @@ class Communicator(_Collectives):
     def group_of(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
     def hierarchy(self, *, timeout: float | None = None) -> Hierarchy: ...
     def registered(self, dtype: str, elements: int) -> Memory: ...
+    def on_gpu(self, gpu: int) -> tuple[Communicator, str | None]:
+        """Returns a communicator of all ranks for memory of GPUs, and the path of this memory.
+
+        The path is ``"nccl"``, ``"ipc"`` within a host, or None if the memory travels through the host, as over all other
+        communicators. Each rank passes the number of its GPU; the first call counts. A collective call of all ranks of the
+        world. Raises ``SetupError`` if ``HEXAGRAM_DEVICE_PATH`` names an impossible path.
+        """
+
     @overload
     def gather(
         self,
@@ -920,6 +942,15 @@ def restarts() -> int:
     """Returns how many times the launcher has restarted this job: ``hexagram run``, torchrun or Slurm.
 
     A program loads its newest checkpoint if it is above 0.
+    """
+
+def make_stream_wait(gpu: int, stream: int, waiting: int) -> None:
+    """Makes the stream ``waiting`` wait for the operations on spans of ``stream``, both of the GPU with this number.
+
+    It waits for those that have ended on the host, as after :meth:`Work.wait`, without a wait on the host. Streams are
+    ``CUstream`` handles.
+
+    Raises ``SetupError`` without a driver, ``UsageError`` for an unknown GPU and during a graph capture.
     """
 
 def main(arguments: Sequence[str]) -> int: ...

@@ -65,6 +65,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communication_hook::CommunicationHook>()?;
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;
+    module.add_function(wrap_pyfunction!(memory::gpu::make_stream_wait, module)?)?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<sampler::SamplerIterator>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;

@@ -3,7 +3,7 @@
 use crate::callbacks;
 use crate::error::{exception, late, usage};
 use crate::fork::Generation;
-use crate::memory::elements_owner;
+use crate::memory::{elements_owner, gpu};
 use hexagram::logical::executor::Ticket;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -44,6 +44,7 @@ impl Work {
     fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<WorkValue>>> {
         self.generation.check(py)?;
         let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
+        let outcome = outcome.map(|outcome| outcome.and_then(|value| gpu::finish(py).map(|()| value)));
         elements_owner::sweep(py, self.generation);
         Ok(outcome)
     }
@@ -91,7 +92,7 @@ impl Work {
         }
     }
 
-    /// Returns true if the operation has ended, successfully or not.
+    /// Returns true if the operation has ended, successfully or not. A GPU may still be at work; `wait` waits for it.
     pub(crate) fn is_done(&self) -> bool {
         self.generation.is_now() && self.ticket.is_done()
     }

@@ -38,7 +38,28 @@ pub(crate) trait Closes: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct JoinedWorld {
     pub(crate) executor: Executor,
+    /// Executor whose operations take paths between GPUs, which stay on one thread. Opened when first used.
+    pub(crate) gpu_executor: Option<Executor>,
     pub(crate) world: hexagram::World,
+}
+
+impl JoinedWorld {
+    /// Returns the executor for operations over these paths, if it was opened.
+    pub(crate) fn executor(&self, over: Over) -> Option<&Executor> {
+        match over {
+            Over::Host => Some(&self.executor),
+            Over::Gpus => self.gpu_executor.as_ref(),
+        }
+    }
+}
+
+/// Paths of the operations of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Through host memory.
+    Host,
+    /// Between GPUs, if they have a path.
+    Gpus,
 }
 
 /// Worlds that were joined and not left. They are kept here so that the destruction of a Python object never leaves
@@ -88,12 +109,20 @@ impl WorldMember {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases a group that is no longer used.
-    pub(crate) fn release(&self, group: &GroupHandle) {
+    /// Keeps the executor for paths between GPUs.
+    pub(crate) fn keep_gpu_executor(&self, executor: Executor) {
+        if let Some(joined) = &mut *self.joined() {
+            joined.gpu_executor = Some(executor);
+        }
+    }
+
+    /// Releases a group of one of the executors that is no longer used.
+    pub(crate) fn release(&self, group: &GroupHandle, over: Over) {
         if self.generation.is_now()
             && let Some(joined) = &*self.joined()
+            && let Some(executor) = joined.executor(over)
         {
-            joined.executor.release(group);
+            executor.release(group);
         }
     }
 
@@ -116,17 +145,20 @@ impl WorldMember {
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
         let as_python_has_it = self.world().take();
         drop(as_python_has_it);
-        let Some(JoinedWorld { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
+        let Some(JoinedWorld { executor, gpu_executor, world }) = self.joined().take() else {
+            return Ok(Ok(()));
+        };
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
         let mut leaving = Leaving::begin();
         interruptible_then(py, move || {
             let closed = close_all(&open);
             drop(open);
-            let ended = executor.shutdown(LINGER);
+            let gpus_ended = gpu_executor.as_ref().map_or(Ok(()), |executor| executor.shutdown(LINGER));
+            let ended = executor.shutdown(LINGER).and(gpus_ended);
             leaving.closed(world.deadline());
             // A rank that has failed has already reported why.
-            (if gave_up { ended } else { closed.and(ended) }, (executor, world, leaving))
+            (if gave_up { ended } else { closed.and(ended) }, (executor, gpu_executor, world, leaving))
         })
     }
 
@@ -136,7 +168,9 @@ impl WorldMember {
         if let Some(joined) = joined {
             self.gave_up.store(true, Ordering::Release);
             joined.world.health().fail_self(because);
-            joined.executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
+            for executor in [Some(&joined.executor), joined.gpu_executor.as_ref()].into_iter().flatten() {
+                executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
+            }
         }
     }
 }
@@ -376,7 +410,7 @@ impl World {
                 world.set_deadline(deadline);
             }
             let executor = Executor::start(&world, 0, ExecutorOptions::default())?;
-            Ok(JoinedWorld { executor, world })
+            Ok(JoinedWorld { executor, gpu_executor: None, world })
         })?;
         let joined = joined.map_err(|error: Error| exception(py, &error))?;
         let handle = joined.executor.world().clone();
@@ -388,7 +422,7 @@ impl World {
             world: Mutex::default(),
         });
         members().push(Arc::clone(&member));
-        let communicator = Py::new(py, Communicator::new(Arc::clone(&member), handle))?;
+        let communicator = Py::new(py, Communicator::new(Arc::clone(&member), handle, Over::Host))?;
         let world = Py::new(py, World { member: Arc::clone(&member), communicator })?;
         *member.world() = Some(world.clone_ref(py));
         Ok(world)

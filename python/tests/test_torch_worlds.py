@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from torch_ranks import run  # noqa: E402
 
-from hexagram.torch.backend import is_replaceable_mpi  # noqa: E402
+from hexagram.torch.backend import is_replaceable  # noqa: E402
 
 RAISES = """
 import hexagram, torch
@@ -100,7 +100,7 @@ print(rank, *totals, int(total))
 """
 
 
-@pytest.mark.skipif(not is_replaceable_mpi(), reason="this PyTorch does not allow a replacement of mpi")
+@pytest.mark.skipif(not is_replaceable("mpi"), reason="this PyTorch does not allow a replacement of mpi")
 def test_ranks_that_go_by_the_name_of_mpi_meet_without_a_store(tmp_path):
     program = tmp_path / "without_store.py"
     program.write_text(WITHOUT_STORE)

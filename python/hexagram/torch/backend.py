@@ -24,7 +24,7 @@ from .process_group import HexagramBackend, HexagramProcessGroup
 
 #: Name of the backend that is a whole process group.
 GROUP = "hexagram"
-#: Name of the backend for the CPU in a group of several devices.
+#: Name of the backend for single devices in a group of several.
 DEVICE = "hexagram_device"
 #: Variable that names another backend to replace.
 ALIAS = "HEXAGRAM_AS"
@@ -35,25 +35,24 @@ def register() -> None:
     add(GROUP, creator(GROUP, HexagramProcessGroup))
     add(DEVICE, creator(GROUP, HexagramBackend))
     if alias := os.environ.get(ALIAS, "").strip():
-        if alias == dist.Backend.MPI and not is_replaceable_mpi():
-            text = (
-                f"PyTorch {torch.__version__} does not allow a replacement of mpi; set {ALIAS}=gloo, or use a newer one"
-            )
+        if not is_replaceable(alias):
+            text = f"PyTorch {torch.__version__} does not allow a replacement of {alias}; set {ALIAS}=gloo, or use a newer one"
             warnings.warn(text, stacklevel=2)
         add(alias, creator(alias, HexagramProcessGroup))
 
 
-def is_replaceable_mpi() -> bool:
-    """Returns whether PyTorch looks the name mpi up among registered backends. Old versions do not."""
+def is_replaceable(name: str) -> bool:
+    """Returns whether PyTorch looks a name up among registered backends. Old versions do not for mpi and nccl."""
+    creates = {dist.Backend.MPI: "ProcessGroupMPI.create", dist.Backend.NCCL: "ProcessGroupNCCL("}.get(name, "\0")
     try:
-        return "ProcessGroupMPI.create" not in inspect.getsource(distributed_c10d._new_process_group_helper)
+        return creates not in inspect.getsource(distributed_c10d._new_process_group_helper)
     except (AttributeError, OSError):
         return True
 
 
 def add(name: str, create: Callable) -> None:
-    """Registers one backend for tensors on the CPU."""
-    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+    """Registers one backend for tensors on the CPU and on GPUs."""
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu", "cuda"])
     # PyTorch 2.15 and newer record each group in the flight recorder, which is not possible for a group in Python.
     getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
 

@@ -19,6 +19,7 @@ from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
 from .default_world import Ranks, communicator_of
+from .streams import follow, future_at, position_of
 from .tensors import readable, span
 
 
@@ -62,10 +63,12 @@ def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
     # The bucket has two real numbers per complex number, so the views of DDP have half the elements.
     shapes = [[*part.shape, 2] if part.is_complex() else list(part.shape) for part in bucket.parameters()]
     tensors = [(f"{bucket.index()}.{at}", shape) for at, shape in enumerate(shapes)]
-    future: Future[torch.Tensor] = Future()
+    position = position_of(gradients)
+    future: Future[torch.Tensor] = future_at(position)
     state.pending.append((future, gradients))
     state.native.ready((bucket.index(), bucket.is_last(), span(readable(gradients)), tensors))
     if bucket.is_last():
+        follow(position)
         for earlier, result in state.pending:
             earlier.set_result(result)
         state.pending.clear()

@@ -90,7 +90,7 @@ def check_place(name: str, tensor: Tensor) -> None:
     if not tensor.is_cpu:
         raise UsageError(
             f"{name} is on {tensor.device}, and the engine works in host memory; keep the model on the CPU, or use "
-            'DistributedDataParallel with init_process_group("cpu:hexagram_device,cuda:nccl")'
+            "DistributedDataParallel with hexagram.torch.hook"
         )
     if tensor.layout is not torch.strided:
         raise UsageError(

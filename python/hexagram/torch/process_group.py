@@ -1,7 +1,7 @@
 """The process group: the methods that torch.distributed calls, under its names.
 
 `Operations` implements each operation once. Two classes inherit it: `HexagramProcessGroup` is a whole process group of
-PyTorch, with the lowest overhead, created by `init_process_group("hexagram")`; `HexagramBackend` is the CPU backend in
+PyTorch, with the lowest overhead, created by `init_process_group("hexagram")`; `HexagramBackend` is a backend in
 a group of several devices, such as `cpu:hexagram_device,cuda:nccl`, which PyTorch supports since 2.14.
 
 Names have changed between versions of PyTorch; each operation has all of its names.
@@ -26,6 +26,7 @@ from .errors import in_job, of_group
 from .monitor import MonitoredBarrier
 from .sparse import all_reduce_sparse
 from .steps import Step
+from .streams import follow, position_of
 from .tensors import readable, span, writable
 from .uncompiled import uncompiled
 from .work import Finished, Operation, Pending, seconds
@@ -57,6 +58,7 @@ class Operations:
         except hexagram.Error as error:
             raise of_group(error, self.ranks)
         self.comm = self.world.communicator
+        self.gpu_comm: hexagram.Communicator | None = None
         self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
 
     # Execution of an operation.
@@ -67,16 +69,18 @@ class Operations:
         """Runs steps in order: to the end for a synchronous call, otherwise in the background."""
         timeout = self.seconds(opts)
         end = profile.begin(self.backend_name, title, inputs)
+        position = position_of(first(inputs or result))
         try:
             if getattr(opts, "asyncOp", True):
                 steps = list(steps)
                 natives = [step.call(async_op=True, timeout=timeout) for step in steps]
                 finishes = [step.finish for step in steps if step.finish is not None]
-                operation = Operation(natives, finishes, self.ranks, end)
+                operation = Operation(natives, finishes, self.ranks, end, position)
                 operation.finish_alone()
                 return Pending(operation, result)
             for step in steps:
                 step.call(timeout=timeout)
+                follow(position)
                 if step.finish is not None:
                     step.finish()
         except hexagram.Error as error:
@@ -84,6 +88,21 @@ class Operations:
         if end is not None:
             end()
         return Finished(result)
+
+    def comm_for(self, tensors: Sequence[Any]) -> hexagram.Communicator:
+        """Returns the communicator for collectives on these tensors: that of GPUs is made with the first on GPUs, on all ranks.
+
+        Before, PyTorch may not have chosen the GPU of the rank.
+        """
+        position = position_of(first(tensors))
+        if position is None:
+            return self.comm
+        if self.gpu_comm is None:
+            try:
+                self.gpu_comm, _ = self.comm.on_gpu(position.gpu)
+            except hexagram.Error as error:
+                raise of_group(error, self.ranks)
+        return self.gpu_comm
 
     def seconds(self, opts: Any) -> float | None:
         """Returns the timeout of a call, in seconds; None for that of the group."""
@@ -95,7 +114,8 @@ class Operations:
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         if tensors and tensors[0].layout is not torch.strided:
             return self.allreduce_sparse(tensors, op, opts)
-        parts = (steps.all_reduce(self.comm, tensor, op) for tensor in tensors)
+        comm = self.comm_for(tensors)
+        parts = (steps.all_reduce(comm, tensor, op) for tensor in tensors)
         return self.carry_out("all_reduce", parts, tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
@@ -113,71 +133,85 @@ class Operations:
         return Finished(tensors)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
-        parts = (steps.reduce(self.comm, tensor, opts.reduceOp, opts.rootRank) for tensor in tensors)
+        comm = self.comm_for(tensors)
+        parts = (steps.reduce(comm, tensor, opts.reduceOp, opts.rootRank) for tensor in tensors)
         return self.carry_out("reduce", parts, tensors, tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
-        parts = (steps.broadcast(self.comm, tensor, opts.rootRank) for tensor in tensors)
+        comm = self.comm_for(tensors)
+        parts = (steps.broadcast(comm, tensor, opts.rootRank) for tensor in tensors)
         return self.carry_out("broadcast", parts, tensors, tensors, opts)
 
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> dist.Work:
         pairs = zip(tensors, outputs, strict=True)
-        parts = [part for pair in pairs for part in steps.all_gather(self.comm, *pair)]
+        comm = self.comm_for(tensors)
+        parts = [part for pair in pairs for part in steps.all_gather(comm, *pair)]
         return self.carry_out("all_gather", parts, tensors, outputs, opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> dist.Work:
         transposed = [[row[i] for row in outputs] for i in range(len(tensors))]
         pairs = zip(tensors, transposed, strict=True)
-        parts = [part for pair in pairs for part in steps.all_gather(self.comm, *pair)]
+        comm = self.comm_for(tensors)
+        parts = [part for pair in pairs for part in steps.all_gather(comm, *pair)]
         return self.carry_out("all_gather", parts, tensors, outputs, opts)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        part = steps.all_gather_single(self.comm, tensor, output)
+        comm = self.comm_for([tensor])
+        part = steps.all_gather_single(comm, tensor, output)
         return self.carry_out("all_gather_into_tensor", [part], [tensor], [output], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
         pairs = zip(tensors, outputs, strict=True)
-        parts = (steps.all_gather_single(self.comm, *pair) for pair in pairs)
+        comm = self.comm_for(tensors)
+        parts = (steps.all_gather_single(comm, *pair) for pair in pairs)
         return self.carry_out("all_gather_into_tensor", parts, tensors, outputs, opts)
 
     def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
         targets = outputs if self.group_rank == root else [None] * len(tensors)
-        parts = (steps.gather(self.comm, *pair, root) for pair in zip(tensors, targets, strict=True))
+        comm = self.comm_for(tensors)
+        parts = (steps.gather(comm, *pair, root) for pair in zip(tensors, targets, strict=True))
         return self.carry_out("gather", parts, tensors, outputs, opts)
 
     def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> dist.Work:
-        part = steps.gather_single(self.comm, tensor, output, opts.rootRank)
+        comm = self.comm_for([tensor])
+        part = steps.gather_single(comm, tensor, output, opts.rootRank)
         return self.carry_out("gather", [part], [tensor], [output], opts)
 
     def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> dist.Work:
         root = opts.rootRank
         sources = tensors if self.group_rank == root else [None] * len(outputs)
-        parts = (steps.scatter(self.comm, *pair, root) for pair in zip(outputs, sources, strict=True))
+        comm = self.comm_for(outputs)
+        parts = (steps.scatter(comm, *pair, root) for pair in zip(outputs, sources, strict=True))
         return self.carry_out("scatter", parts, sum(tensors, []), outputs, opts)
 
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> dist.Work:
         pairs = zip(outputs, tensors, strict=True)
-        parts = [part for pair in pairs for part in steps.reduce_scatter(self.comm, *pair, opts.reduceOp)]
+        comm = self.comm_for(outputs)
+        parts = [part for pair in pairs for part in steps.reduce_scatter(comm, *pair, opts.reduceOp)]
         return self.carry_out("reduce_scatter", parts, sum(tensors, []), outputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> dist.Work:
-        part = steps.reduce_scatter_single(self.comm, output, tensor, opts.reduceOp)
+        comm = self.comm_for([output])
+        part = steps.reduce_scatter_single(comm, output, tensor, opts.reduceOp)
         return self.carry_out("reduce_scatter_tensor", [part], [tensor], [output], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> dist.Work:
         pairs = zip(outputs, tensors, strict=True)
-        parts = (steps.reduce_scatter_single(self.comm, *pair, opts.reduceOp) for pair in pairs)
+        comm = self.comm_for(outputs)
+        parts = (steps.reduce_scatter_single(comm, *pair, opts.reduceOp) for pair in pairs)
         return self.carry_out("reduce_scatter_tensor", parts, tensors, outputs, opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_sizes: list[int], sizes: list[int], opts: Any = None
     ) -> dist.Work:
-        part = steps.all_to_all_single(self.comm, output, tensor, output_sizes, sizes)
+        comm = self.comm_for([tensor])
+        part = steps.all_to_all_single(comm, output, tensor, output_sizes, sizes)
         return self.carry_out("all_to_all", [part], [tensor], [output], opts)
 
     def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        part = steps.all_to_all(self.comm, outputs, tensors)
+        comm = self.comm_for(tensors)
+        part = steps.all_to_all(comm, outputs, tensors)
         return self.carry_out("all_to_all", [part], tensors, outputs, opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:
@@ -226,7 +260,8 @@ class Operations:
             native = call()
         except hexagram.Error as error:
             raise in_job(error, self.ranks)
-        operation = Operation([native], [] if finish is None else [finish], self.ranks, end)
+        finishes = [] if finish is None else [finish]
+        operation = Operation([native], finishes, self.ranks, end, position_of(first(tensors)))
         operation.finish_alone()
         return Pending(operation, tensors, source)
 
@@ -272,7 +307,7 @@ class Operations:
 
 @uncompiled
 class HexagramProcessGroup(Operations, dist.ProcessGroup):
-    """A process group of PyTorch for tensors on the CPU."""
+    """A process group of PyTorch for tensors on the CPU and on GPUs."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
         try:
@@ -311,15 +346,15 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
     def get_group_store(self) -> dist.Store:
         return self.store
 
     def _get_backend(self, device: torch.device) -> HexagramProcessGroup:
-        if torch.device(device).type != "cpu":
+        if torch.device(device).type not in ("cpu", "cuda"):
             raise UsageError(
-                f"this group carries tensors on the CPU, not on {device}; use cpu:hexagram_device,cuda:nccl"
+                f"this group carries tensors on the CPU and on CUDA, not on {device}; move them to the CPU"
             )
         return self
 
@@ -358,7 +393,7 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
 
 @uncompiled
 class HexagramBackend(Operations, Backend):
-    """The backend for CPU tensors in a group of several devices."""
+    """The backend of one device, or several, in a group of several devices."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
         try:
@@ -371,6 +406,15 @@ class HexagramBackend(Operations, Backend):
         self.group_rank = rank
         self.group_size = len(ranks)
         self.open(name, store, ranks, timeout)
+
+
+def first(tensors: Sequence[Any]) -> Tensor | None:
+    """Returns the first tensor of nested lists; None if they have none."""
+    while not isinstance(tensors, Tensor):
+        if not tensors:
+            return None
+        tensors = tensors[0]
+    return tensors
 
 
 def single(tensors: Sequence[Tensor]) -> Tensor:

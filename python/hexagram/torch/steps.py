@@ -152,7 +152,7 @@ def all_to_all(comm: Communicator, outputs: Sequence[Tensor], tensors: Sequence[
     sent = torch.cat([readable(tensor).reshape(-1) for tensor in tensors])
     targets = [writable(output)[0] for output in outputs]
     counts = [target.numel() for target in targets]
-    received = torch.empty(sum(counts), dtype=sent.dtype)
+    received = torch.empty(sum(counts), dtype=sent.dtype, device=sent.device)
     send_counts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in tensors]
 
     def finish() -> None:

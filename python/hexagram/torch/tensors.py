@@ -1,7 +1,7 @@
 """Tensors that can be sent, and in what form: their numbers as arguments of the native layer.
 
 This file defines the treatment of tensors that are not contiguous, complex or of a rare element type. A contiguous
-tensor on the CPU is sent from and received in its own memory. A complex one is sent as pairs of real numbers. One that
+tensor is sent from and received in its own memory, on the CPU or on a GPU. A complex one is sent as pairs of real numbers. One that
 is not contiguous is copied before the operation and, if it receives, copied back afterwards. All others are refused,
 with a remedy.
 """
@@ -16,6 +16,8 @@ from torch.distributed import ReduceOp
 
 from hexagram import UsageError
 from hexagram._native import Span
+
+from .streams import position_of
 
 #: Element types that the native layer reduces, by their names there.
 DTYPES: dict[torch.dtype, str] = {
@@ -81,7 +83,7 @@ def readable(tensor: Tensor) -> Tensor:
 
     Raises `UsageError` for a tensor that cannot be sent.
     """
-    if tensor.is_cpu and tensor.dtype in DTYPES and tensor.layout is torch.strided and tensor.is_contiguous():
+    if tensor.dtype in DTYPES and tensor.layout is torch.strided and tensor.is_contiguous():
         return tensor.resolve_neg() if tensor.is_neg() else tensor
     check(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -131,9 +133,11 @@ def put(source: Tensor, target: Tensor) -> None:
 
 
 def check(tensor: Tensor) -> None:
-    """Raises `UsageError` unless the tensor consists of numbers in the memory of this process."""
-    if not tensor.is_cpu:
-        raise UsageError(f"this group carries tensors on the CPU, and got one on {tensor.device}; call .cpu() before")
+    """Raises `UsageError` unless the tensor consists of numbers in the memory of this process or of an NVIDIA GPU."""
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise UsageError(
+            f"tensors on {tensor.device} are not supported, only on the CPU and on CUDA; call .cpu() before"
+        )
     if tensor.layout is not torch.strided:
         raise UsageError(
             f"a tensor of layout {tensor.layout} cannot be sent by this operation; all_reduce supports sparse ones"
@@ -170,22 +174,23 @@ def in_place(tensor: Tensor, what: str) -> Span:
 def span(tensor: Tensor) -> Span:
     """Returns the native argument for a contiguous tensor of real numbers, which must live until the operation ends.
 
-    Elements of types outside `DTYPES` are sent as bytes. Raises `UsageError` for a tensor on another device, whose
-    address has no meaning here.
+    Elements of types outside `DTYPES` are sent as bytes. On a GPU, the operation follows the work of the current stream.
+    Raises `UsageError` for a tensor on any other device, whose address has no meaning here.
     """
-    if not tensor.is_cpu:
-        raise UsageError(
-            f"hexagram works in host memory, and got a tensor on {tensor.device}; move it, or the model that has it, by .cpu()"
-        )
-    dtype = DTYPES.get(tensor.dtype)
+    dtype, count = DTYPES.get(tensor.dtype), tensor.numel()
     if dtype is None:
-        return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8", tensor)
-    return Span(tensor.data_ptr(), tensor.numel(), dtype, tensor)
+        dtype, count = "u8", count * tensor.element_size()
+    position = position_of(tensor)
+    if position is not None:
+        return Span(tensor.data_ptr(), count, dtype, tensor, gpu=position.gpu, stream=position.stream)
+    if not tensor.is_cpu:
+        check(tensor)
+    return Span(tensor.data_ptr(), count, dtype, tensor)
 
 
 def rows(count: int, like: Tensor) -> Tensor:
     """Returns an uninitialized tensor of shape `(count, *like.shape)`, for the parts of `count` ranks."""
-    return torch.empty((count, *like.shape), dtype=like.dtype)
+    return torch.empty((count, *like.shape), dtype=like.dtype, device=like.device)
 
 
 def copy_rows(source: Tensor, targets: Sequence[Tensor]) -> None:

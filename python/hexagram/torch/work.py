@@ -22,6 +22,7 @@ from torch.futures import Future
 from hexagram import Error, _native
 
 from .errors import StillUnderWay, in_job
+from .streams import Position, follow, future_at
 from .uncompiled import uncompiled
 
 NO_TIME = timedelta(0)
@@ -34,7 +35,8 @@ _dropped: deque[Pending] = deque(maxlen=64)
 class Operation:
     """Native works that end together, and the work to do then: once, by the first caller.
 
-    `ranks` are the ranks of the group members in the job, for errors; `end` ends an event of the profiler.
+    `ranks` are the ranks of the group members in the job, for errors; `end` ends an event of the profiler. `position` is the
+    stream from which the operation began, on a GPU: a wait then also makes the current stream wait.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class Operation:
         finishes: Sequence[Callable[[], object]],
         ranks: Sequence[int],
         end: Callable[[], None] | None = None,
+        position: Position | None = None,
     ):
         self.natives = natives
         self.finishes = [*finishes, end] if end is not None else finishes
         self.ranks = ranks
+        self.position = position
         self.lock = threading.Lock()
         #: Error of a finish, for all waiting callers.
         self.error: Exception | None = None
@@ -68,6 +72,7 @@ class Operation:
                     )
         except Error as error:
             raise in_job(error, self.ranks)
+        follow(self.position)
         with self.lock:
             finishes, self.finishes = self.finishes, ()
             try:
@@ -79,8 +84,8 @@ class Operation:
                 raise self.error
 
     def finish_alone(self) -> None:
-        """Schedules the work after the end, even without a waiting caller."""
-        if self.finishes and self.natives:
+        """Schedules the work after the end, even without a waiting caller; on a GPU, whose streams wait, the caller does it."""
+        if self.finishes and self.natives and self.position is None:
             self.natives[-1].on_done(self.finish_quietly)
 
     def finish_quietly(self, _: object) -> None:
@@ -213,7 +218,7 @@ def future_of(operation: Operation, result: list[Tensor]) -> Future:
     Errors are raised inside a callback: a future whose exception is set from Python contains a value that C++
     interprets as tensors. PyTorch keeps only the text; `errors.original` finds the exception.
     """
-    ended: Future = Future()
+    ended = future_at(operation.position)
 
     def outcome(_: Future) -> list[Tensor]:
         operation.wait()

@@ -2,11 +2,13 @@
 
 use super::{CallOptions, Communicator, Hierarchy, InnerCommunicator};
 use crate::dtype::dtype;
-use crate::memory::Memory;
+use crate::error::{exception, usage};
+use crate::memory::{Memory, gpu};
 use crate::whole::{count, ranks};
-use crate::work::outcome;
+use crate::work::{interruptible, outcome};
+use crate::world::Over;
 use hexagram::logical::Channel;
-use hexagram::logical::executor::{GroupHandle, Order, Ticket};
+use hexagram::logical::executor::{Driving, Executor, ExecutorOptions, GroupHandle, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -85,12 +87,11 @@ impl Communicator {
     /// each. A collective call.
     #[pyo3(signature = (*, timeout = None))]
     fn hierarchy(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Hierarchy> {
-        let member = &self.group.member;
         let options = CallOptions { what: "hierarchy", async_op: false, timeout }
             .options(py, Order::Lane(self.lane))?;
-        let ticket = member.get(py)?.executor.submit_hierarchy(&self.group.handle, options);
+        let ticket = self.executor(py)?.submit_hierarchy(&self.group.handle, options);
         let handle = outcome(py, &ticket)?;
-        Hierarchy::new(py, Communicator::new(Arc::clone(member), handle))
+        Hierarchy::new(py, self.group_like(handle))
     }
 
     /// Returns zeroed elements in memory that the other ranks of this host can read directly. A collective call, in the
@@ -105,6 +106,34 @@ impl Communicator {
         let buffer = self
             .make(py, "registered", async move |comm: &InnerCommunicator| comm.registered(dtype, elements))?;
         Ok(Memory::new(buffer))
+    }
+
+    /// Returns a communicator of all ranks for memory of GPUs, and the path of this memory: `"nccl"`, `"ipc"` within a
+    /// host, or `None` if it travels through the host, as over all other communicators. Each rank passes the number of its
+    /// GPU; the first call counts. A thread of its own drives the operations. A collective call of all ranks of the world.
+    fn on_gpu(&self, py: Python<'_>, gpu: usize) -> PyResult<(Self, Option<String>)> {
+        let member = &self.group.member;
+        let joined = member.get(py)?;
+        if self.size() != joined.world.size() {
+            let what = format!("this group has {} of the {} ranks", self.size(), joined.world.size());
+            return Err(usage(py, what, "call on_gpu of the communicator of the world, then split that one"));
+        }
+        let handle = match joined.gpu_executor {
+            Some(executor) => executor.world().clone(),
+            None => {
+                let channel = self.channel(py)?;
+                let options = ExecutorOptions { driving: Driving::OneThread, ..ExecutorOptions::default() };
+                let executor = interruptible(py, move || Executor::over(channel, options))?;
+                let executor = executor.map_err(|error| exception(py, &error))?;
+                member.keep_gpu_executor(executor.clone());
+                executor.world().clone()
+            }
+        };
+        let on_gpus = Communicator::new(Arc::clone(member), handle, Over::Gpus);
+        let path = on_gpus.make(py, "on_gpu", async move |comm: &InnerCommunicator| {
+            comm.attach(&gpu::shared_queue(gpu)?.0)
+        })?;
+        Ok((on_gpus, path.map(|path| path.to_string())))
     }
 }
 
@@ -122,15 +151,13 @@ impl Communicator {
         timeout: Option<f64>,
         make: impl AsyncFnOnce(&InnerCommunicator) -> hexagram::Result<Option<InnerCommunicator>> + Send + 'static,
     ) -> PyResult<Option<Self>> {
-        let member = &self.group.member;
         let options = CallOptions { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
-        let joined = member.get(py)?;
+        let executor = self.executor(py)?;
         // SAFETY: the job owns its arguments, and returns a communicator created from its own.
         let ticket: Ticket<Option<GroupHandle>> =
-            unsafe { joined.executor.submit_group(&self.group.handle, options, make) };
-        // As in every call, it is not kept during the wait.
-        drop(joined);
+            unsafe { executor.submit_group(&self.group.handle, options, make) };
+        drop(executor);
         let handle = outcome(py, &ticket)?;
-        Ok(handle.map(|handle| Communicator::new(Arc::clone(member), handle)))
+        Ok(handle.map(|handle| self.group_like(handle)))
     }
 }

@@ -73,10 +73,10 @@ impl Hierarchy {
         call: CallOptions,
         operation: impl AsyncFnOnce(&InnerHierarchy) -> Result<T> + Send + 'static,
     ) -> PyResult<Ticket<T>> {
-        let joined = all.group.member.get(py)?;
+        let executor = all.executor(py)?;
         let options = call.options(py, Order::Lane(all.lane))?;
         // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
         // the hierarchy.
-        Ok(unsafe { joined.executor.submit_in_hierarchy(&all.group.handle, options, operation) })
+        Ok(unsafe { executor.submit_in_hierarchy(&all.group.handle, options, operation) })
     }
 }

@@ -17,9 +17,9 @@ use crate::callbacks;
 use crate::error::usage;
 use crate::memory::elements_owner;
 use crate::work::{Work, WorkValue};
-use crate::world::{WorldMember, seconds};
+use crate::world::{Over, WorldMember, seconds};
 use hexagram::Result;
-use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order, Ticket};
+use hexagram::logical::executor::{Awaited, Executor, GroupHandle, JobOptions, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,11 +41,12 @@ pub(crate) struct Communicator {
 struct SharedGroup {
     member: Arc<WorldMember>,
     handle: GroupHandle,
+    over: Over,
 }
 
 impl Drop for SharedGroup {
     fn drop(&mut self) {
-        self.member.release(&self.handle);
+        self.member.release(&self.handle, self.over);
     }
 }
 
@@ -61,8 +62,21 @@ pub(crate) struct CallOptions {
 }
 
 impl Communicator {
-    pub(crate) fn new(member: Arc<WorldMember>, handle: GroupHandle) -> Self {
-        Communicator { group: Arc::new(SharedGroup { member, handle }), lane: 0 }
+    pub(crate) fn new(member: Arc<WorldMember>, handle: GroupHandle, over: Over) -> Self {
+        Communicator { group: Arc::new(SharedGroup { member, handle, over }), lane: 0 }
+    }
+
+    /// Returns a communicator of a group that was made from this one.
+    fn group_like(&self, handle: GroupHandle) -> Self {
+        Communicator::new(Arc::clone(&self.group.member), handle, self.group.over)
+    }
+
+    /// Returns the executor of the operations. It must not be kept during a wait: if another thread leaves the world
+    /// meanwhile, the world must not be dropped there, with the interpreter lock held.
+    fn executor(&self, py: Python<'_>) -> PyResult<Executor> {
+        let joined = self.group.member.get(py)?;
+        let executor = joined.executor(self.group.over).cloned();
+        executor.ok_or_else(|| usage(py, "this communicator of GPUs is closed", "call `on_gpu` again"))
     }
 
     /// Runs a collective, after earlier ones on this lane.
@@ -122,13 +136,11 @@ impl Communicator {
     ) -> CallResult {
         let options = call.options(py, order)?;
         call.prepare(py, &self.group.member)?;
-        // Not kept during the wait: if another thread leaves the world meanwhile, the world must not be dropped here,
-        // with the interpreter lock held.
-        let joined = self.group.member.get(py)?;
+        let executor = self.executor(py)?;
         // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
         // the communicator.
-        let ticket = unsafe { joined.executor.submit(&self.group.handle, options, operation) };
-        drop(joined);
+        let ticket = unsafe { executor.submit(&self.group.handle, options, operation) };
+        drop(executor);
         call.begun(py, &self.group.member, ticket)
     }
 }

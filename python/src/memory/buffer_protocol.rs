@@ -7,7 +7,7 @@ use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, name_of};
 use crate::dtype::all_dtypes;
 use crate::error::usage;
-use hexagram::DType;
+use hexagram::{DType, Queue};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -95,6 +95,7 @@ impl ObjectView {
             dtype,
             len: usize::try_from(self.0.bytes).unwrap_or(0) / dtype.size(),
             writable: self.0.read_only == 0,
+            queue: Queue::host(),
             kept: ElementsOwner::new(OwnerKind::Other(Box::new(self))),
         })
     }

@@ -4,10 +4,10 @@
 //! tensor.
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
-use super::{OwnedElements, name_of};
+use super::{OwnedElements, gpu, name_of};
 use crate::dtype::all_dtypes;
-use crate::error::usage;
-use hexagram::DType;
+use crate::error::{exception, usage};
+use hexagram::{DType, Queue};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid};
 use pyo3::intern;
@@ -17,6 +17,12 @@ use std::ffi::{CStr, c_void};
 
 /// Device number of host memory: `kDLCPU`.
 pub(super) const HOST: i32 = 1;
+/// Device number of GPU memory: `kDLCUDA`.
+const CUDA: i32 = 2;
+/// Device number of pinned host memory: `kDLCUDAHost`.
+const PINNED: i32 = 3;
+/// Device number of memory that both host and GPU access: `kDLCUDAManaged`.
+const MANAGED: i32 = 13;
 /// Name of a capsule before its tensor is taken.
 pub(super) const PLAIN: &CStr = c"dltensor";
 /// Name of a capsule with version and flags.
@@ -76,35 +82,53 @@ pub(super) struct ManagedVersioned {
 }
 
 /// A capsule whose tensor has not been taken.
-pub(super) struct Capsule<'py>(Bound<'py, PyAny>);
+pub(super) struct Capsule<'py> {
+    capsule: Bound<'py, PyAny>,
+    /// Name of the object in errors.
+    name: String,
+    /// Queue that waits for the work of the producer.
+    queue: Queue,
+}
 
 impl<'py> Capsule<'py> {
     /// Requests a capsule from an object.
     pub(super) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
+        let name = name_of(object);
         let options = PyDict::new(py);
-        options.set_item(intern!(py, "max_version"), (1, 0))?;
+        let queue = match gpu_of(object)? {
+            Some(gpu) => {
+                let (queue, stream) = gpu::shared_queue(gpu).map_err(|error| exception(py, &error))?;
+                options.set_item(intern!(py, "stream"), stream)?;
+                queue
+            }
+            None => Queue::host(),
+        };
         let method = object.getattr(intern!(py, "__dlpack__"))?;
-        let capsule = match method.call((), Some(&options)) {
+        let versioned = options.copy()?;
+        versioned.set_item(intern!(py, "max_version"), (1, 0))?;
+        let capsule = match method.call((), Some(&versioned)) {
             // From a library that predates versions.
-            Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call((), Some(&options)),
             other => other,
         };
-        capsule.map(Capsule).map_err(|error| {
-            let what = format!("{} does not lend its memory ({})", name_of(object), error.value(py));
-            let remedy = "pass a dense, contiguous tensor in host memory, detached from any gradient";
+        let capsule = capsule.map_err(|error| {
+            let what = format!("{name} does not lend its memory ({})", error.value(py));
+            let remedy = "pass a dense, contiguous tensor, detached from any gradient";
             let refused = usage(py, what, remedy);
             refused.set_cause(py, Some(error));
             refused
-        })
+        })?;
+        Ok(Capsule { capsule, name, queue })
     }
 
     /// Returns the elements of the tensor, which own the capsule from then on.
-    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
-        let py = object.py();
-        let name = name_of(object);
-        let (tensor, flags) = self.tensor(py, &name)?;
-        if tensor.device.kind != HOST {
+    pub(super) fn into_elements(self) -> PyResult<OwnedElements> {
+        let py = self.capsule.py();
+        let name = &self.name;
+        let (tensor, flags) = self.tensor(py)?;
+        let on_host = matches!(tensor.device.kind, HOST | PINNED);
+        if on_host != self.queue.is_host() {
             let what = format!("{name} is in the memory of another device ({})", device(tensor.device.kind));
             return Err(usage(py, what, "copy it to the host first, as `tensor.cpu()` does"));
         }
@@ -120,13 +144,14 @@ impl<'py> Capsule<'py> {
             dtype,
             len,
             writable: flags & READ_ONLY == 0,
-            kept: ElementsOwner::new(OwnerKind::Object(self.0.unbind())),
+            queue: self.queue,
+            kept: ElementsOwner::new(OwnerKind::Object(self.capsule.unbind())),
         })
     }
 
     /// Returns the tensor, and its flags.
-    fn tensor(&self, py: Python<'_>, name: &str) -> PyResult<(&DlTensor, u64)> {
-        let capsule = self.0.as_ptr();
+    fn tensor(&self, py: Python<'_>) -> PyResult<(&DlTensor, u64)> {
+        let capsule = self.capsule.as_ptr();
         // SAFETY: the object is alive; the name determines the target of a valid capsule, which lives as long as the
         // capsule.
         unsafe {
@@ -140,9 +165,17 @@ impl<'py> Capsule<'py> {
                 return Ok((&(*managed).tensor, 0));
             }
         }
-        let what = format!("{name} has an unsupported version of DLPack");
+        let what = format!("{} has an unsupported version of DLPack", self.name);
         Err(usage(py, what, "pass a NumPy array over the same memory, or a Span"))
     }
+}
+
+/// Returns the number of the GPU whose memory an object has; `None` for the host, and for a device that is refused later.
+fn gpu_of(object: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let py = object.py();
+    let Some(method) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else { return Ok(None) };
+    let (kind, number): (i32, i32) = method.call0()?.extract()?;
+    Ok(usize::try_from(number).ok().filter(|_| matches!(kind, CUDA | MANAGED)))
 }
 
 /// Returns the number of elements, if they are contiguous in row-major order.

@@ -8,6 +8,7 @@ mod buffer_protocol;
 mod dlpack;
 pub(crate) mod elements_owner;
 pub(crate) mod export;
+pub(crate) mod gpu;
 mod registered;
 mod span;
 mod views;
@@ -43,6 +44,8 @@ struct OwnedElements {
     dtype: DType,
     len: usize,
     writable: bool,
+    /// Queue of the device whose memory it is.
+    queue: Queue,
     kept: ElementsOwner,
 }
 
@@ -76,28 +79,23 @@ impl Operand {
         if self.extent.start >= changed.extent.end || changed.extent.start >= self.extent.end {
             return Ok(self);
         }
-        let copy = || {
-            let own = Buffer::zeroed(self.buffer.dtype(), self.buffer.len())?;
-            own.write_all()?.copy_from(&self.buffer.read_all()?)?;
-            Ok(own)
-        };
-        let buffer = copy().map_err(|error: Error| exception(py, &error))?;
+        let buffer = self.buffer.copied().map_err(|error| exception(py, &error))?;
         Ok(Operand { buffer, home: None, extent: 0..0 })
     }
 }
 
 impl OwnedElements {
     fn into_buffer(self) -> Result<Buffer, Error> {
-        let OwnedElements { address, dtype, len, kept, .. } = self;
+        let OwnedElements { address, dtype, len, queue, kept, .. } = self;
         let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut(address)) else {
             return match len {
                 0 => Buffer::zeroed(dtype, 0),
                 _ => Err(Error::usage(format!("{len} elements at address 0"), "pass their address")),
             };
         };
-        // SAFETY: the caller guarantees that the elements at this address live as long as the kept object, and that no
-        // other code accesses them while the operation runs, as the documentation of the package requires.
-        unsafe { Buffer::over_foreign(&Queue::host(), address, dtype, len, Arc::new(kept)) }
+        // SAFETY: the caller guarantees that the elements at this address of the device live as long as the kept object,
+        // and that no other code accesses them while the operation runs, as the documentation of the package requires.
+        unsafe { Buffer::over_foreign(&queue, address, dtype, len, Arc::new(kept)) }
     }
 }
 
@@ -138,7 +136,7 @@ fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<OwnedElements
 fn find(argument: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
     let py = argument.py();
     if let Ok(span) = argument.cast_exact::<Span>() {
-        return Ok(span.get().elements(py));
+        return span.get().elements(py);
     }
     if let Ok(memory) = argument.cast_exact::<Memory>() {
         return Ok(memory.get().elements(argument.clone().unbind()));
@@ -147,7 +145,7 @@ fn find(argument: &Bound<'_, PyAny>) -> PyResult<OwnedElements> {
         return ObjectView::of(argument)?.into_elements(argument);
     }
     if argument.hasattr(intern!(py, "__dlpack__"))? {
-        return Capsule::of(argument)?.into_elements(argument);
+        return Capsule::of(argument)?.into_elements();
     }
     let what = format!("{} has neither DLPack nor the buffer protocol", name_of(argument));
     Err(usage(py, what, "pass a tensor, an array, a bytearray or a Span"))

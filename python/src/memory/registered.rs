@@ -4,7 +4,7 @@ use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::export::{DEVICE, DlpackRequest, LentElements, capsule};
 use super::{BufferSlot, OwnedElements};
 use crate::error::usage;
-use hexagram::{Buffer, DType};
+use hexagram::{Buffer, DType, Queue};
 use pyo3::ffi::Py_ssize_t;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -102,7 +102,14 @@ impl Memory {
     /// Returns the elements, which keep this object.
     pub(super) fn elements(&self, object: Py<PyAny>) -> OwnedElements {
         let kept = ElementsOwner::new(OwnerKind::Object(object));
-        OwnedElements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+        OwnedElements {
+            address: self.address,
+            dtype: self.dtype,
+            len: self.elements,
+            writable: true,
+            queue: Queue::host(),
+            kept,
+        }
     }
 
     /// Returns the number of elements and the bytes of each; the references live as long as the memory.

@@ -1,15 +1,19 @@
 //! Spans: elements at a known address.
 
-use super::OwnedElements;
 use super::elements_owner::{ElementsOwner, OwnerKind};
+use super::{OwnedElements, gpu};
 use crate::dtype::dtype;
-use crate::error::usage;
-use hexagram::DType;
+use crate::error::{exception, usage};
+use hexagram::{DType, Queue};
 use pyo3::prelude::*;
 
 /// Elements at an address: the cheapest argument. They are `elements` contiguous elements of a type such as `"f32"`.
 /// `keep` is any object that owns them; an operation keeps it until it has ended. Without it, the caller must keep them
 /// alive.
+///
+/// `gpu` is the number of the GPU whose memory it is, and `stream` the `CUstream` handle of the stream that writes and reads
+/// them, as `torch.cuda.Stream.cuda_stream`. An operation follows the work that the stream has when it begins. Pass both to
+/// `make_stream_wait` before work that follows.
 ///
 /// Raises `UsageError` for an unknown type, and for elements at address 0.
 #[pyclass(frozen, module = "hexagram")]
@@ -18,24 +22,28 @@ pub(crate) struct Span {
     elements: usize,
     dtype: DType,
     keep: Option<Py<PyAny>>,
+    /// Number and stream of the GPU; `None` for host memory.
+    gpu: Option<(usize, usize)>,
 }
 
 #[pymethods]
 impl Span {
     #[new]
-    #[pyo3(signature = (address, elements, dtype, keep = None))]
+    #[pyo3(signature = (address, elements, dtype, keep = None, *, gpu = None, stream = 0))]
     fn new(
         py: Python<'_>,
         address: usize,
         elements: usize,
         dtype: &str,
         keep: Option<Py<PyAny>>,
+        gpu: Option<usize>,
+        stream: usize,
     ) -> PyResult<Self> {
         let dtype = self::dtype(py, dtype)?;
         if address == 0 && elements > 0 {
             return Err(usage(py, format!("{elements} elements at address 0"), "pass their address"));
         }
-        Ok(Span { address, elements, dtype, keep })
+        Ok(Span { address, elements, dtype, keep, gpu: gpu.map(|gpu| (gpu, stream)) })
     }
 
     #[getter]
@@ -59,11 +67,21 @@ impl Span {
 
 impl Span {
     /// Returns the elements, kept by the owner in `keep`.
-    pub(super) fn elements(&self, py: Python<'_>) -> OwnedElements {
+    pub(super) fn elements(&self, py: Python<'_>) -> PyResult<OwnedElements> {
+        let queue =
+            self.gpu.map_or_else(|| Ok(Queue::host()), |(gpu, stream)| gpu::queue_behind(gpu, stream));
+        let queue = queue.map_err(|error| exception(py, &error))?;
         let kept = match &self.keep {
             Some(object) => ElementsOwner::new(OwnerKind::Object(object.clone_ref(py))),
             None => ElementsOwner::nothing(),
         };
-        OwnedElements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+        Ok(OwnedElements {
+            address: self.address,
+            dtype: self.dtype,
+            len: self.elements,
+            writable: true,
+            queue,
+            kept,
+        })
     }
 }

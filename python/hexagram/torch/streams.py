@@ -1,0 +1,49 @@
+"""Tensors on GPUs, and the order of their work: by streams, as in PyTorch, without a wait on the host.
+
+An operation follows the work that the current stream has when the operation begins. After it, :func:`follow` makes the
+current stream wait for it. NVIDIA GPUs only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from hexagram import make_stream_wait
+
+
+class Position(NamedTuple):
+    """A stream on which an operation began: the number of its GPU, and the `CUstream` handle."""
+
+    gpu: int
+    stream: int
+
+
+def gpu_of(tensor: Tensor) -> int | None:
+    """Returns the number of the GPU that contains a tensor; None for all other devices."""
+    return tensor.get_device() if tensor.is_cuda else None
+
+
+def current_stream(gpu: int) -> int:
+    """Returns the handle of the current stream of this thread on a GPU."""
+    return torch.cuda.current_stream(gpu).cuda_stream
+
+
+def position_of(tensor: Tensor | None) -> Position | None:
+    """Returns the current stream of the GPU of a tensor; None on the CPU."""
+    gpu = None if tensor is None else gpu_of(tensor)
+    return None if gpu is None else Position(gpu, current_stream(gpu))
+
+
+def follow(position: Position | None) -> None:
+    """Makes the current stream wait for the operations from `position` that have ended on the host."""
+    if position is not None:
+        make_stream_wait(position.gpu, position.stream, current_stream(position.gpu))
+
+
+def future_at(position: Position | None) -> Future:
+    """Returns a new future; on a GPU, who waits for it waits for the streams that were current when it was completed."""
+    return Future() if position is None else Future(devices=[torch.device("cuda", position.gpu)])
