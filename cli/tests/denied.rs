@@ -14,7 +14,7 @@ fn deny(call: libc::c_long) -> std::io::Result<()> {
         statement(0x06, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: both calls read their arguments only, which are there.
+    // SAFETY: both calls read their arguments only, which are valid.
     let outcome = unsafe {
         match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
             0 => libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),

@@ -1,4 +1,4 @@
-//! What a communicator carries out on a stream.
+//! The collectives of a communicator, on a stream.
 
 use crate::error::Result;
 use crate::library::{CommHandle, Functions, integer};
@@ -60,16 +60,16 @@ pub enum Reduction {
 
 /// The collectives of a communicator, on one stream.
 ///
-/// A collective returns when NCCL has begun to enqueue it; the communicator [is ready](crate::Communicator::is_ready) when
-/// it is on the stream. The first one takes until all ranks have called it. The memory has its result when the stream has
-/// come past it. A collective of no elements does nothing.
+/// A collective returns when NCCL has begun to enqueue it; the communicator [is ready](crate::Communicator::is_ready) when it
+/// is on the stream. The first collective is not ready until all ranks have called it. The result is in memory when the stream
+/// has passed the collective. A collective of no elements does nothing.
 ///
 /// # Safety
-/// For all functions: the stream is of the communicator's GPU. Addresses are those of memory of this GPU which NCCL may use,
-/// of as many elements as said. Stream and memory live until the stream is past the collective, or the communicator is
-/// aborted. Until then, nothing else writes the memory, and nothing reads what the collective writes, except work on the
-/// same stream. All ranks call it with the same count, type, reduction and root. The communicator of a call within a
-/// [`group`](crate::group) lives until the group has ended.
+/// For all functions: the stream is of the communicator's GPU. Addresses point to memory of this GPU that NCCL may use, with
+/// the number of elements stated at each function. Stream and memory live until the stream is past the collective, or the
+/// communicator is aborted. Until then, only work on the same stream may write the memory, or read the result. All ranks call
+/// it with the same count, type, reduction and root. The communicator of a call within a [`group`](crate::group) lives until
+/// the group has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct OnStream<'a> {
     pub(crate) nccl: &'a Functions,
@@ -146,8 +146,8 @@ impl OnStream<'_> {
         self.nccl.expect(status)
     }
 
-    /// Puts `count` elements of every rank at `from` one behind the other at `to`, on every rank. `from` may be this rank's
-    /// part of `to`.
+    /// Concatenates `count` elements of every rank at `from` into `to`, in the order of ranks, on every rank. `from` may be
+    /// this rank's part of `to`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -190,7 +190,7 @@ impl OnStream<'_> {
     /// As [`reduce`](Self::reduce), for the peer.
     ///
     /// # Safety
-    /// As [`OnStream`] says. The peer receives as many elements of the same type.
+    /// As [`OnStream`] says. The peer receives the same number of elements of the same type.
     pub unsafe fn send(&self, from: u64, count: usize, dtype: DataType, peer: usize) -> Result<()> {
         let (dtype, peer) = (dtype as c_int, integer(peer)?);
         // SAFETY: as the caller says.
@@ -204,7 +204,7 @@ impl OnStream<'_> {
     /// As [`send`](Self::send).
     ///
     /// # Safety
-    /// As [`OnStream`] says. The peer sends as many elements of the same type.
+    /// As [`OnStream`] says. The peer sends the same number of elements of the same type.
     pub unsafe fn recv(&self, to: u64, count: usize, dtype: DataType, peer: usize) -> Result<()> {
         let (dtype, peer) = (dtype as c_int, integer(peer)?);
         // SAFETY: as the caller says.

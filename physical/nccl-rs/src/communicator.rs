@@ -9,22 +9,22 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at what NCCL does by itself.
+/// Time between two polls of an operation in NCCL.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Color of a rank that goes into no new communicator.
+/// Color of a rank that joins no new communicator.
 const NO_COLOR: c_int = -1;
 
 impl UniqueId {
-    /// Draws a new id. The process that has drawn it serves the ranks while they connect, and has to live that long.
+    /// Draws a new id. The process that draws the id serves the ranks while they connect, and must run until then.
     ///
     /// # Errors
-    /// Those of [`version`](crate::version) without a fitting NCCL;
-    /// [`Error::Refused`](crate::Error::Refused) if the machine has no network interface that NCCL can use.
+    /// Those of [`version`](crate::version) without a suitable NCCL; [`Error::Refused`](crate::Error::Refused) if the machine
+    /// has no network interface that NCCL can use.
     pub fn new() -> Result<Self> {
         let nccl = functions()?;
         let mut id = UniqueId([0; Self::SIZE]);
-        // SAFETY: the place is there for one id.
+        // SAFETY: the pointer is valid for a write of one id.
         let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
         nccl.expect(status)?;
         Ok(id)
@@ -33,8 +33,8 @@ impl UniqueId {
 
 /// One rank of a communicator: a GPU that communicates with those of the other ranks.
 ///
-/// No call waits for another rank. Each begins something, and the communicator takes the next call once it
-/// [is ready](Self::is_ready). One thread at a time may use it, and the thread has the context of the GPU current.
+/// No call waits for another rank. Each begins something, and the communicator takes the next call once it [is
+/// ready](Self::is_ready). One thread at a time may use it, and the context of the GPU must be current on that thread.
 ///
 /// End it with [`finalize`](Self::finalize) and [`destroy`](Self::destroy) after its work, or with
 /// [`abort`](Self::abort). Dropping it aborts it.
@@ -42,26 +42,26 @@ impl UniqueId {
 pub struct Communicator {
     nccl: &'static Functions,
     handle: CommHandle,
-    /// Error of the call that has created it, if NCCL has refused that but made a communicator.
+    /// Error of the call that created it, if NCCL refused the call but returned a communicator.
     refused: Option<Error>,
 }
 
-// SAFETY: NCCL's communicators may be used by any thread, one at a time.
+// SAFETY: Any thread may use an NCCL communicator, one at a time.
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Begins to connect the GPU of this thread's context, as rank `rank` of `ranks`, with all that come with the same id.
-    /// NCCL does this on a thread of its own.
+    /// Begins to connect the GPU of this thread's context, as rank `rank` of `ranks`, with all callers that pass the same id.
+    /// NCCL does this on its own thread.
     ///
     /// # Errors
-    /// Those of [`version`](crate::version) without a fitting NCCL; [`Error::OutOfRange`]; [`Error::Refused`]. Failures that
-    /// come later are those of [`is_ready`](Self::is_ready).
+    /// Those of [`version`](crate::version) without a suitable NCCL; [`Error::OutOfRange`]; [`Error::Refused`].
+    /// [`is_ready`](Self::is_ready) returns later failures.
     pub fn new(id: UniqueId, rank: usize, ranks: usize) -> Result<Self> {
         let nccl = functions()?;
         let [rank, ranks] = [integer(rank)?, integer(ranks)?];
         let mut handle: CommHandle = null_mut();
         let mut config = Config::without_blocking();
-        // SAFETY: the place is there for one communicator, and the settings outlive the call.
+        // SAFETY: the pointer is valid for a write of one communicator, and the settings outlive the call.
         let status = unsafe { (nccl.ncclCommInitRankConfig)(&mut handle, ranks, id, rank, &mut config) };
         let refused = nccl.expect(status).err();
         match refused {
@@ -70,7 +70,7 @@ impl Communicator {
         }
     }
 
-    /// Returns true once NCCL has done what it has begun, and false while it is at it.
+    /// Returns true once NCCL has completed the last call, and false while the call is in progress.
     ///
     /// # Errors
     /// [`Error::Refused`] if that has failed. Then the only call left is [`abort`](Self::abort).
@@ -79,13 +79,13 @@ impl Communicator {
             return Err(error.clone());
         }
         let mut status = Status::SUCCESS;
-        // SAFETY: the communicator is there, and the place for one number.
+        // SAFETY: the communicator is valid, and so is the pointer for a write of one number.
         self.nccl.expect(unsafe { (self.nccl.ncclCommGetAsyncError)(self.handle, &mut status) })?;
         self.nccl.expect(status)?;
         Ok(status == Status::SUCCESS)
     }
 
-    /// Waits until NCCL has done what it has begun, for at most `limit`. The thread looks every millisecond.
+    /// Waits until NCCL has completed the last call, for at most `limit`. The thread polls every millisecond.
     ///
     /// # Errors
     /// As [`is_ready`](Self::is_ready); [`Error::Late`].
@@ -118,7 +118,7 @@ impl Communicator {
 
     fn number(&self, ask: unsafe extern "C" fn(CommHandle, *mut c_int) -> Status) -> Result<usize> {
         let mut number = 0;
-        // SAFETY: the communicator is there, and the place for one number.
+        // SAFETY: the communicator is valid, and so is the pointer for a write of one number.
         self.nccl.expect(unsafe { ask(self.handle, &mut number) })?;
         Ok(usize::try_from(number).unwrap_or(0))
     }
@@ -129,17 +129,17 @@ impl Communicator {
         OnStream { nccl: self.nccl, handle: self.handle, stream }
     }
 
-    /// Begins to divide the ranks by their colors: those of one color get a communicator, in the order of their keys, and
-    /// then of their ranks here. A rank without a color gets none. All ranks call this.
+    /// Begins to divide the ranks by their colors: the ranks of one color get a communicator, ordered by their keys, and then
+    /// by their ranks here. A rank without a color gets none. All ranks call this.
     ///
     /// # Errors
     /// [`Error::Refused`]; [`Error::OutOfRange`] for a color above 2³¹ − 1.
     pub fn split(&self, color: Option<usize>, key: i32) -> Result<Split<'_>> {
         let color = color.map_or(Ok(NO_COLOR), integer)?;
         let place = Box::into_raw(Box::new(AtomicPtr::new(null_mut())));
-        // Until NCCL is done, the place belongs to it.
+        // Until NCCL is done, it may write this memory.
         let split = Split { parent: self, place, is_over: false };
-        // SAFETY: the communicator and the place are there. Without settings, those of this communicator hold.
+        // SAFETY: the communicator and the pointer are valid. Without settings, those of this communicator hold.
         let status =
             unsafe { (self.nccl.ncclCommSplit)(self.handle, color, key, (*place).as_ptr(), null_mut()) };
         self.nccl.expect(status)?;
@@ -151,49 +151,49 @@ impl Communicator {
     /// # Errors
     /// [`Error::Refused`].
     pub fn finalize(&self) -> Result<()> {
-        // SAFETY: the communicator is there.
+        // SAFETY: the communicator is valid.
         self.nccl.expect(unsafe { (self.nccl.ncclCommFinalize)(self.handle) })
     }
 
-    /// Frees a communicator that is finalized and ready. Waits until no rank of this host has a connection to this one, so
-    /// give it a thread of its own if another rank may be late. A communicator that is not finalized waits for its work, too.
+    /// Frees a communicator that is finalized and ready. Waits until no rank of this host has a connection to this one, so call
+    /// it on a separate thread if another rank may be late. A communicator that is not finalized waits for its work, too.
     ///
     /// # Errors
     /// [`Error::Refused`], such as for a communicator that is not ready. NCCL then keeps it until the process ends.
     pub fn destroy(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the communicator is there, and nobody has it from now on.
+        // SAFETY: the communicator is valid, and is not used after this.
         this.nccl.expect(unsafe { (this.nccl.ncclCommDestroy)(this.handle) })
     }
 
-    /// Ends the communicator with what it has begun and its work on streams, whatever the other ranks do. Waits until the
-    /// GPU has come to that work: what is ahead of it on its stream has to end by itself.
+    /// Ends the communicator with its pending calls and its work on streams, whatever the other ranks do. Waits until the GPU
+    /// has reached that work, so earlier work on the stream must end by itself.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub fn abort(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the communicator is there, and nobody has it from now on.
+        // SAFETY: the communicator is valid, and is not used after this.
         this.nccl.expect(unsafe { (this.nccl.ncclCommAbort)(this.handle) })
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // SAFETY: the communicator is there, and nobody has it from now on. What NCCL says does not matter any more.
+        // SAFETY: the communicator is valid, and is not used after this. The result of NCCL is no longer needed.
         unsafe { (self.nccl.ncclCommAbort)(self.handle) };
     }
 }
 
-/// A communicator that NCCL splits off another one.
+/// A communicator that NCCL is splitting off its parent.
 ///
 /// A split that is dropped before NCCL is done leaves the new communicator to NCCL until the process ends.
 #[derive(Debug)]
 pub struct Split<'a> {
     parent: &'a Communicator,
-    /// Where NCCL puts the new communicator.
+    /// Memory to which NCCL writes the handle of the new communicator.
     place: *mut AtomicPtr<c_void>,
-    /// True once NCCL does not write there any more.
+    /// True once NCCL no longer writes there.
     is_over: bool,
 }
 
@@ -206,7 +206,7 @@ impl Split<'_> {
     pub fn wait(mut self, limit: Duration) -> Result<Option<Communicator>> {
         self.parent.wait(limit)?;
         self.is_over = true;
-        // SAFETY: the place is there until this is dropped.
+        // SAFETY: the pointer is valid until this is dropped.
         let handle = unsafe { &*self.place }.load(Ordering::Acquire);
         let nccl = self.parent.nccl;
         Ok((!handle.is_null()).then(|| Communicator { nccl, handle, refused: None }))

@@ -1,4 +1,4 @@
-//! What goes wrong, as values.
+//! Errors, as values.
 
 use crate::version::Version;
 use std::ffi::c_int;
@@ -34,7 +34,7 @@ pub enum Error {
         /// Its value.
         value: String,
     },
-    /// NCCL has refused a call, or what it had begun has failed.
+    /// NCCL has refused a call, or the operation that a call began has failed.
     Refused {
         /// NCCL's result.
         status: Status,
@@ -97,7 +97,7 @@ impl Status {
     pub const UNHANDLED_CUDA_ERROR: Self = Status(1);
     /// A call of the system has failed, such as one for the network.
     pub const SYSTEM_ERROR: Self = Status(2);
-    /// NCCL has failed in itself.
+    /// An internal error of NCCL.
     pub const INTERNAL_ERROR: Self = Status(3);
     /// An argument is wrong, or the communicator was not ready for the call.
     pub const INVALID_ARGUMENT: Self = Status(4);

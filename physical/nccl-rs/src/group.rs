@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::library::{Functions, functions};
 
-/// Runs `calls`, and lets NCCL begin all calls in it together: on several communicators of this thread, several collectives
-/// of one, or sends and receives. Each of the communicators is ready when all is done.
+/// Runs `calls`, and makes NCCL begin all calls in it together: on several communicators of this thread, several collectives of
+/// one, or sends and receives. Each communicator is ready when the whole group is.
 ///
 /// # Errors
 /// The first error of the calls, or of the group.

@@ -1,6 +1,6 @@
 //! Names of communicators.
 
-/// Name of a communicator that is to be: one rank draws it, and all others are told its bytes.
+/// Name of a future communicator: one rank draws it, and sends its bytes to all others.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId(pub(crate) [u8; Self::SIZE]);
@@ -12,7 +12,7 @@ impl UniqueId {
     /// Size of an id in bytes.
     pub const SIZE: usize = 128;
 
-    /// Returns the id with these bytes, which another rank has sent. Bytes that are no id are refused when ranks connect.
+    /// Returns the id with these bytes, which another rank has sent. Invalid bytes are refused when ranks connect.
     pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         UniqueId(bytes)
     }

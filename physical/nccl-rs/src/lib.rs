@@ -2,12 +2,12 @@
 //!
 //! - **Loaded at run time.** A program builds without NCCL and without CUDA, and runs without them until it asks for NCCL:
 //!   [`version`] and [`UniqueId::new`] return an [`Error`] that says what is missing.
-//! - **No call waits for another rank.** Communicators are created with NCCL's option `blocking = 0`. A call begins
-//!   something, and [`Communicator::is_ready`] or [`Communicator::wait`] tell when NCCL is done with that. So a rank that is
-//!   late or gone never stops a thread, and a communicator can be ended with [`Communicator::abort`].
-//! - **Errors are values.** Nothing panics. An error has NCCL's result, its description and its last warning.
+//! - **No call waits for another rank.** Communicators are created with NCCL's option `blocking = 0`. A call begins an
+//!   operation, and [`Communicator::is_ready`] or [`Communicator::wait`] reports its completion. So a late or dead rank never
+//!   blocks a thread, and a communicator can be ended with [`Communicator::abort`].
+//! - **Errors are values.** Nothing panics. An error contains the result of NCCL, its description and the last warning.
 //! - **Bring your own CUDA.** Memory is a device address as `u64`, and a stream is a pointer as `*mut c_void`: CUDA's
-//!   `CUdeviceptr` and `CUstream`, as cudarc, cust and other libraries have them. So this crate fits each of them, and
+//!   `CUdeviceptr` and `CUstream`, as cudarc, cust and other libraries define them. So this crate works with each of them, and
 //!   depends on none.
 //!
 //! NCCL has to be version 2.27.3 or newer ([`Version::OLDEST`] says why).
@@ -49,9 +49,10 @@
 //! ```
 //!
 //! # Rules of NCCL that types do not show
-//! - A thread that calls a communicator has the context of its GPU current. Otherwise NCCL makes a context on the first GPU.
-//! - A communicator that is not ready takes no call but [`is_ready`](Communicator::is_ready), [`wait`](Communicator::wait)
-//!   and [`abort`](Communicator::abort). NCCL refuses others, and the communicator has failed.
+//! - The context of its GPU must be current on a thread that calls a communicator. Otherwise NCCL creates a context on the
+//!   first GPU.
+//! - A communicator that is not ready accepts only [`is_ready`](Communicator::is_ready), [`wait`](Communicator::wait) and
+//!   [`abort`](Communicator::abort). NCCL refuses others, and the communicator has failed.
 //! - All ranks call the same collectives in the same order. Where they do not, they wait for each other until they are
 //!   aborted.
 //! - A collective runs on a stream. NCCL does not know when the stream comes to it; ask the stream.

@@ -9,13 +9,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// Variables with values that let NCCL wait for other ranks within a call.
+/// Variables with values that make NCCL wait for other ranks within a call.
 const WAITING: [(&str, &str); 2] = [("NCCL_COMM_BLOCKING", "1"), ("NCCL_LAUNCH_MODE", "GROUP")];
 
 /// Version of NCCL whose settings have the layout of [`Config`].
 const LAYOUT: c_uint = 21801;
 
-/// Returns a number as NCCL takes it.
+/// Returns a number in the type that NCCL expects.
 ///
 /// # Errors
 /// [`Error::OutOfRange`].
@@ -23,7 +23,7 @@ pub(crate) fn integer(number: usize) -> Result<c_int> {
     c_int::try_from(number).map_err(|_| Error::OutOfRange { number })
 }
 
-/// Communicator as NCCL has it.
+/// Communicator handle of NCCL.
 pub(crate) type CommHandle = *mut c_void;
 
 /// Declares the table of NCCL's functions by their names, with the types of their parameters, and its lookup.
@@ -81,7 +81,7 @@ functions! {
 // Device addresses are passed as numbers in place of pointers.
 const _: () = assert!(size_of::<u64>() == size_of::<*mut c_void>());
 
-/// NCCL as it was found.
+/// The loaded NCCL library.
 struct LoadedNccl {
     functions: Functions,
     version: Version,
@@ -96,7 +96,7 @@ fn find() -> Result<LoadedNccl> {
     WAITING.iter().try_for_each(|(name, value)| refuse(name, value))?;
     let functions = Functions::of(load()?)?;
     let mut number = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     functions.expect(unsafe { (functions.ncclGetVersion)(&mut number) })?;
     let version = Version(number);
     if version < Version::OLDEST {
@@ -145,7 +145,7 @@ impl Functions {
         }
         // SAFETY: it takes a number.
         let description = unsafe { text((self.ncclGetErrorString)(status)) };
-        // SAFETY: NCCL looks at no communicator for this.
+        // SAFETY: NCCL does not access the communicator for this.
         let last = unsafe { text((self.ncclGetLastError)(null_mut())) };
         let last = last.map(|last| format!("last warning: {last}"));
         let details: Vec<String> = description.into_iter().chain(last).collect();
@@ -153,7 +153,7 @@ impl Functions {
     }
 }
 
-/// Returns a text of the library's own. `None` if there is none, or it is empty.
+/// Returns a text that the library owns. `None` if the address is null, or the text is empty.
 ///
 /// # Safety
 /// The address is null, or that of a text that ends with 0.
@@ -169,14 +169,14 @@ unsafe fn text(at: *const c_char) -> Option<String> {
 /// Returns the version of NCCL on this machine, which is loaded for that. It needs no GPU.
 ///
 /// # Errors
-/// [`Error::Missing`], [`Error::Lacking`] or [`Error::TooOld`] without a fitting NCCL; [`Error::Blocking`] if a variable
-/// makes it wait.
+/// [`Error::Missing`], [`Error::Lacking`] or [`Error::TooOld`] without a suitable NCCL; [`Error::Blocking`] if a variable makes
+/// it wait.
 pub fn version() -> Result<Version> {
     found().map(|found| found.version)
 }
 
-/// Settings of a new communicator, in the layout of NCCL 2.18: newer versions read its size and its version, and take
-/// their own default for all that it lacks.
+/// Settings of a new communicator, in the layout of NCCL 2.18: newer versions read its size and its version, and use their own
+/// defaults for the settings that it lacks.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -194,10 +194,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Value of a number that is left to NCCL.
+    /// Value of a setting that NCCL chooses.
     const UNDEFINED: c_int = c_int::MIN;
 
-    /// Returns the settings of a communicator that does not block, with all else as NCCL has it.
+    /// Returns the settings of a communicator that does not block, with the other settings left to NCCL.
     pub(crate) fn without_blocking() -> Self {
         Config {
             size: size_of::<Config>(),

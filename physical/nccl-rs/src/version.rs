@@ -8,9 +8,9 @@ use std::fmt;
 pub struct Version(pub(crate) c_int);
 
 impl Version {
-    /// Oldest version that this crate accepts. In all before, the thread that aborts a communicator which does not block
-    /// reads the stack of another thread, which may have ended. Those up to 2.22 wait for the other ranks in
-    /// `ncclGroupEnd`. Those up to 2.23 may have a GPU touch memory of another one's context without leave.
+    /// Oldest version that this crate accepts. In all older versions, the thread that aborts a non-blocking communicator reads
+    /// the stack of another thread, which may have ended. Versions up to 2.22 wait for the other ranks in `ncclGroupEnd`.
+    /// Versions up to 2.23 may make a GPU access memory of a context on a different GPU without permission.
     pub const OLDEST: Self = Version(22703);
 
     /// Returns the version as NCCL numbers it: 10,000 × major + 100 × minor + patch.

@@ -27,7 +27,7 @@ fn count() -> usize {
         return 0;
     }
     let mut count = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let found = unsafe { sys::cuInit(0) as u32 == 0 && sys::cuDeviceGetCount(&mut count) as u32 == 0 };
     if found { count as usize } else { 0 }
 }
@@ -45,7 +45,7 @@ impl Gpu {
             return None;
         }
         let (mut context, mut stream) = (null_mut(), null_mut());
-        // SAFETY: the places are there for one handle each.
+        // SAFETY: the pointers are valid for a write of one handle each.
         unsafe {
             ok(sys::cuDevicePrimaryCtxRetain(&mut context, device));
             ok(sys::cuCtxSetCurrent(context));
@@ -62,7 +62,7 @@ impl Gpu {
     pub(crate) fn memory(&self, values: &[f32]) -> u64 {
         let mut address = 0;
         let bytes = size_of_val(values);
-        // SAFETY: the place is there for one address, and both memories have this size.
+        // SAFETY: the pointer is valid for a write of one address, and both memories have this size.
         unsafe {
             ok(sys::cuMemAlloc_v2(&mut address, bytes));
             ok(sys::cuMemcpyHtoD_v2(address, values.as_ptr().cast(), bytes));
@@ -72,7 +72,7 @@ impl Gpu {
 
     /// Waits for the stream.
     pub(crate) fn wait(&self) {
-        // SAFETY: the stream is there.
+        // SAFETY: the stream is valid.
         unsafe { ok(sys::cuStreamSynchronize(self.stream)) };
     }
 

@@ -68,7 +68,7 @@ fn tells_of_a_failure_on_the_stream() {
     let error = loop {
         assert!(begun.elapsed() < SOON);
         // The stream comes to it when somebody asks.
-        // SAFETY: the stream is there.
+        // SAFETY: the stream is valid.
         unsafe { cudarc::driver::sys::cuStreamQuery(gpu.stream().cast()) };
         match communicator.is_ready() {
             Err(error) => break error,

@@ -51,7 +51,7 @@ pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
     operations::reduce::scale(dtype, 1.0 / ranks as f64, to);
 }
 
-/// Replaces every NaN by the NaN of our reductions, after a reduction of f32 or f64 by another library.
+/// Replaces every NaN by the NaN that reductions return, after a reduction of f32 or f64 by another library.
 #[cfg(feature = "mpi")]
 pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     operations::reduce::canonicalize(dtype, to);

@@ -53,7 +53,7 @@ mod tests {
         let keeper: Keeper = Arc::new(());
         let foreign = || {
             let address = NonNull::from(&memory).cast();
-            // SAFETY: the numbers are there until the end of this test, and nobody writes them.
+            // SAFETY: the numbers are valid until the end of this test, and no thread writes them.
             unsafe { Buffer::over_foreign(&Queue::host(), address, DType::F32, 2, Arc::clone(&keeper)) }
                 .unwrap()
         };

@@ -83,7 +83,7 @@ impl Library {
 
 /// Returns the reason of the loader for its last failure on this thread.
 fn last_error() -> String {
-    // SAFETY: it takes nothing, and returns null or a text that ends with 0 and is there until its next call.
+    // SAFETY: it takes nothing, and returns null or a text that ends with 0 and is valid until its next call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return String::new();

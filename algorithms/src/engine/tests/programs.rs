@@ -14,7 +14,7 @@ unsafe extern "C" {
 fn loads() -> Option<u64> {
     // SAFETY: the name ends with 0, and 1 is RTLD_LAZY.
     let library = NonNull::new(unsafe { dlopen(c"libcuda.so.1".as_ptr(), 1) })?;
-    // SAFETY: the library is there, and the name ends with 0.
+    // SAFETY: the library is valid, and the name ends with 0.
     let function = NonNull::new(unsafe { dlsym(library.as_ptr(), c"hexagramFakeCount".as_ptr()) })?;
     // SAFETY: the fake driver's function of this name takes a string that ends with 0, and returns a number.
     let function: unsafe extern "C" fn(*const c_char) -> u64 =

@@ -67,7 +67,7 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, len: usize) -> Program {
         ReduceOp::BitXor if is_bool => "reduce_lxor_u8",
         ReduceOp::BitXor => "reduce_bxor_u8",
     };
-    // Bits are combined as bytes, whatever integers they are of.
+    // Bits are combined as bytes, for integers of any width.
     let (dtype, len) = if op.is_bitwise() { (DType::U8, len * dtype.size()) } else { (dtype, len) };
     let arguments = vec![Argument::Operand(0), Argument::Operand(1), Argument::U64(len as u64)];
     program(&REDUCE, [over(entry, dtype, len, arguments)])

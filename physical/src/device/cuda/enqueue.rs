@@ -87,7 +87,7 @@ pub(crate) fn enqueue<H: Send + 'static>(
     outcome
 }
 
-/// Returns the address of a span, as kernels and copies have it.
+/// Returns the address of a span, in the type that kernels and copies use.
 pub(crate) fn address(span: &Span) -> u64 {
     span.address().addr() as u64
 }
@@ -118,8 +118,8 @@ impl CudaQueue {
         Ok(Allocation { address: memory.pointer(), keeper: memory })
     }
 
-    /// Lets the device watch the work enqueued last, until the watch ends. Events recorded from now on fail if the
-    /// work does. So call this before another thread can wait for the work's results.
+    /// Makes the device watch the work enqueued last, until the watch ends. Events recorded from now on fail if the work does.
+    /// So call this before another thread can wait for the work's results.
     pub(crate) fn watch(&self, watch: Arc<dyn FailureWatch>) {
         let stream = Arc::clone(&self.0);
         self.0.gpu.sweeper.watch(WatchedWork::new(watch, &self.0.pending_failures, stream));

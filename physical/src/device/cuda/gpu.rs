@@ -32,10 +32,10 @@ pub(crate) struct Gpu {
     pub(crate) device: CUdevice,
     /// The context of the device, shared by all libraries of a process.
     pub(crate) context: ContextHandle,
-    /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
-    /// that other libraries have.
+    /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool that
+    /// other libraries use.
     pub(super) pool: Option<PoolHandle>,
-    /// The error after which nothing works here any more.
+    /// The error after which the device is lost.
     lost: OnceLock<Error>,
     /// Streams that there are.
     pub(super) streams: Mutex<Vec<Weak<dyn InFlight>>>,
@@ -56,7 +56,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Returns the GPU of this number, which all that ask for it share as long as one of them has it.
+    /// Returns the GPU with this number. All callers share it, as long as one of them keeps it.
     ///
     /// # Errors
     /// As [`driver`]; [`Error::Usage`] if there are fewer GPUs; [`Error::System`] if the driver refuses.
@@ -80,7 +80,7 @@ impl Gpu {
         let has_pools = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
         let sweeper = Sweeper::start()?;
         let mut context = ContextHandle::NONE;
-        // SAFETY: the place is there for one handle.
+        // SAFETY: the pointer is valid for a write of one handle.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context.0, device) };
         library::expect(status, &format!("open cuda:{index}")).inspect_err(|_| sweeper.end())?;
         sweeper.end_with_process();
@@ -106,7 +106,7 @@ impl Gpu {
         if has_pools {
             gpu.pool = Some(gpu.create_pool()?);
         }
-        // Those that are launched while others may wait for the stream.
+        // Programs that are launched while other ranks may wait for the stream.
         arithmetic::MODULES
             .into_iter()
             .chain([&kinds::CARRY])
@@ -120,7 +120,7 @@ impl Gpu {
     fn create_pool(&self) -> Result<PoolHandle> {
         let _current = self.enter()?;
         let mut pool = PoolHandle::NONE;
-        // SAFETY: the place is there for one handle, and the properties are there.
+        // SAFETY: the pointer is valid for a write of one handle, and the properties are valid.
         let status = unsafe { sys::cuMemPoolCreate(&mut pool.0, &pool_of(self.device)) };
         self.expect(status, "create a memory pool")?;
         let mut threshold = u64::MAX;
@@ -133,7 +133,7 @@ impl Gpu {
             ),
         ];
         for (attribute, value) in attributes {
-            // SAFETY: the first is a number of 64 bits, the second of 32, which are there.
+            // SAFETY: the pointers are valid, the first for a number of 64 bits, the second for one of 32.
             let status = unsafe { sys::cuMemPoolSetAttribute(pool.0, attribute, value) };
             self.expect(status, "set up the memory pool")?;
         }
@@ -149,7 +149,7 @@ impl Gpu {
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let mut before = ContextHandle::NONE;
         // If another library has destroyed its context, this fails, and no context is restored.
-        // SAFETY: the place is there for one handle.
+        // SAFETY: the pointer is valid for a write of one handle.
         unsafe { sys::cuCtxGetCurrent(&mut before.0) };
         if before != self.context {
             // SAFETY: the context is retained as long as this lives.
@@ -158,7 +158,7 @@ impl Gpu {
         }
         let mut entered =
             Entered { gpu: self, before, mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32 };
-        // SAFETY: the place holds a number, and is there for one.
+        // SAFETY: the pointer is valid for a read and a write of one number.
         let status = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut entered.mode).cast()) };
         self.expect(status, "work during graph captures of other libraries")?;
         Ok(entered)
@@ -183,7 +183,7 @@ impl Gpu {
         first
     }
 
-    /// Returns the error after which nothing works here any more, if there was one.
+    /// Returns the error after which the device is lost, if any.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.get()
     }
@@ -208,7 +208,7 @@ impl Gpu {
         peers.map(|peer| Ok(describe(peer, device(peer)?)?.uuid)).collect()
     }
 
-    /// Lets this GPU access the memory of the GPU in this process with this identity.
+    /// Gives this GPU access to the memory of the GPU in this process with this identity.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses.
@@ -220,7 +220,7 @@ impl Gpu {
         let Some(other) = other else { return Ok(()) };
         let other = Gpu::get(other.index)?;
         let _current = self.enter()?;
-        // SAFETY: both contexts are there.
+        // SAFETY: both contexts are valid.
         let status = unsafe { sys::cuCtxEnablePeerAccess(other.context.0, 0) };
         if status == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
             return Ok(());
@@ -233,7 +233,7 @@ impl Gpu {
         let _current = self.enter()?;
         let mut free = 0;
         let mut all = 0;
-        // SAFETY: the places are there for one number each.
+        // SAFETY: the pointers are valid for a write of one number each.
         let status = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut all) };
         self.expect(status, "ask for the free memory")?;
         Ok((free, all))
@@ -243,7 +243,7 @@ impl Gpu {
     pub(super) fn create_stream(&self) -> Result<StreamHandle> {
         let _current = self.enter()?;
         let mut stream = StreamHandle::NONE;
-        // SAFETY: the place is there for one handle.
+        // SAFETY: the pointer is valid for a write of one handle.
         let status =
             unsafe { sys::cuStreamCreate(&mut stream.0, CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
         self.expect(status, "create a stream")?;
@@ -261,7 +261,7 @@ impl Gpu {
     /// Creates an event of the driver; the context must be current.
     pub(super) fn create_event(&self, flags: CUevent_flags) -> Result<EventHandle> {
         let mut event = EventHandle::NONE;
-        // SAFETY: the place is there for one handle.
+        // SAFETY: the pointer is valid for a write of one handle.
         let status = unsafe { sys::cuEventCreate(&mut event.0, flags as u32) };
         self.expect(status, "create an event")?;
         Ok(event)
@@ -291,7 +291,7 @@ impl Gpu {
     /// Returns unused memory of the pool to the device; the context must be current. Does not wait.
     pub(super) fn trim_pool(&self) {
         if let Some(pool) = self.pool {
-            // SAFETY: the pool is there. Memory in use stays.
+            // SAFETY: the pool is valid. Memory in use stays.
             unsafe { sys::cuMemPoolTrimTo(pool.0, 0) };
         }
     }
@@ -320,13 +320,13 @@ impl Gpu {
         }
     }
 
-    /// Returns true once an event has happened, and if nothing works here any more.
+    /// Returns true once an event has happened, and if the device is lost.
     pub(super) fn has_happened(&self, event: EventHandle) -> bool {
         if self.lost().is_some() {
             return true;
         }
         let query = |_current| {
-            // SAFETY: the event is there, and was recorded.
+            // SAFETY: the event is valid, and was recorded.
             let status = unsafe { sys::cuEventQuery(event.0) };
             if status == CUresult::CUDA_ERROR_NOT_READY {
                 return Ok(false);
@@ -349,7 +349,7 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.sweeper.end();
-        // Where the device is lost these fail, and there is nothing left to free.
+        // On a lost device these fail, and nothing is left to free.
         if let Ok(_current) = self.enter() {
             self.loaded.unload();
             for event in lock(&self.events).drain(..) {
@@ -370,7 +370,7 @@ impl Drop for Gpu {
 
 /// Returns the properties of a pool in the memory of a device, which no other process shares.
 fn pool_of(device: CUdevice) -> CUmemPoolProps {
-    // SAFETY: zeros are a value of every field, in all versions of CUDA, and stand for what the program leaves open.
+    // SAFETY: zeros are a value of every field, in all versions of CUDA, and mean that the program sets no value.
     let mut pool: CUmemPoolProps = unsafe { std::mem::zeroed() };
     pool.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     // The type, and a number of 32 bits, which is in a union from CUDA 13.2 on.
@@ -392,7 +392,7 @@ pub(crate) struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // SAFETY: the place holds a number, and is there for one.
+        // SAFETY: the pointer is valid for a read and a write of one number.
         unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut self.mode).cast()) };
         if self.before != self.gpu.context {
             // SAFETY: it was current before, or is null.

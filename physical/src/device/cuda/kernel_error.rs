@@ -148,7 +148,7 @@ impl CudaStream {
             match cleaned {
                 Ok(()) => {
                     tail.refusals.suspect = 0;
-                    // With the record, as long as that is cleared.
+                    // Keeps the record until it is cleared.
                     tail.hold(Arc::clone(self));
                     self.let_sweep(&mut tail);
                 }
@@ -170,7 +170,7 @@ impl CudaStream {
         self.pending_failures.take_over(event.pending_failures());
         let Some(snapshot) = unread else { return };
         let made = self.make_record();
-        // With the record, as long as that is written.
+        // Keeps the record until it is written.
         self.enqueue((Arc::clone(snapshot), Arc::clone(self)), 0, |(snapshot, _), tail| {
             made?;
             let record = self.suspicious_record(tail)?;

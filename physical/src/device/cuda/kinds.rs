@@ -7,7 +7,7 @@ use crate::waiting::lock::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The record as it lies on the device: `Refusal` of `physical/cuda/device.cuh`.
+/// The layout of the record on the device: `Refusal` of `physical/cuda/device.cuh`.
 pub(super) type RefusalRecord = [u64; 4];
 
 /// Size of the record in bytes.

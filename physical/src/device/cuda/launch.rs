@@ -17,7 +17,7 @@ type LaunchValue = [u64; 3];
 pub(super) struct Filled<'a> {
     /// Addresses of the inputs, then of the outputs.
     pub(super) operands: &'a [u64],
-    /// Name of whose program it is.
+    /// Name of the owner of the program.
     pub(super) codec: &'a str,
     /// Number of elements of the memory before those of the first operand.
     pub(super) before: u64,
@@ -73,7 +73,7 @@ impl CudaStream {
         gpu.expect(status, &format!("launch {}", launch.entry))
     }
 
-    /// Returns the address of scratch memory, which work that was enqueued before may still use.
+    /// Returns the address of scratch memory, which earlier work may still use.
     fn scratch(&self, tail: &mut StreamTail, bytes: usize) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);

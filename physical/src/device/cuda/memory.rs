@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Longest that an allocation waits for work that may hold memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Size of which memory that is lent is a multiple, as NVIDIA asks for: the driver lends whole blocks of it, together
-/// with whatever else lies there.
+/// The size of shared memory is a multiple of this, as NVIDIA requires: the driver shares whole blocks of this size, including
+/// all other data in them.
 const LENT: usize = 2 << 20;
 
 /// Origin of memory, to which it goes back.
@@ -37,7 +37,7 @@ enum MemorySource {
 }
 
 impl MemorySource {
-    /// Returns the one of memory that is used here only.
+    /// Returns the origin of memory that only this process uses.
     fn of(gpu: &Gpu) -> Self {
         gpu.pool.map_or(MemorySource::Kept, MemorySource::Pool)
     }
@@ -116,11 +116,11 @@ impl DeviceAllocation {
         let mut address = kept.unwrap_or(0) as u64;
         let mut allocate = || match source {
             _ if address != 0 => CUresult::CUDA_SUCCESS,
-            // SAFETY: the place is there for one address, the pool is there, and the stream lives.
+            // SAFETY: the pointer is valid for a write of one address, the pool is valid, and the stream lives.
             MemorySource::Pool(pool) => unsafe {
                 sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool.0, stream.0)
             },
-            // SAFETY: the place is there for one address.
+            // SAFETY: the pointer is valid for a write of one address.
             MemorySource::Kept | MemorySource::Lent => unsafe { sys::cuMemAlloc_v2(&mut address, bytes) },
         };
         let mut status = allocate();
@@ -147,7 +147,7 @@ impl Drop for DeviceAllocation {
             MemorySource::Kept => self.gpu.freed.put(self.bytes, self.address as usize),
             MemorySource::Lent => self.gpu.lent.put(self.bytes, self.address as usize),
             MemorySource::Pool(_) => {
-                // Where the device is lost this fails, and there is nothing left to free.
+                // On a lost device this fails, and nothing is left to free.
                 let Ok(_current) = self.gpu.enter() else { return };
                 // SAFETY: it was allocated so, and it is no longer in use.
                 unsafe { sys::cuMemFreeAsync(self.address, self.stream.0) };
@@ -163,7 +163,7 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates memory, which holds anything.
+    /// Allocates memory with arbitrary content.
     ///
     /// # Errors
     /// As [`DeviceAllocation::new`].
@@ -171,7 +171,7 @@ impl DeviceMemory {
         Self::of(stream, bytes, MemorySource::of(&stream.gpu))
     }
 
-    /// Allocates such memory for other processes, too.
+    /// Allocates memory with arbitrary content that can be shared with other processes.
     ///
     /// # Errors
     /// As [`DeviceAllocation::new`].
@@ -183,7 +183,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { room: DeviceAllocation::of(stream, bytes, source)?, _stream: Arc::clone(stream) })
     }
 
-    /// Returns the address as a buffer has it.
+    /// Returns the address in the type that a buffer uses.
     pub(super) fn pointer(&self) -> NonNull<u8> {
         let address = NonZeroUsize::new(self.room.address as usize);
         address.map_or(NonNull::dangling(), NonNull::without_provenance)
@@ -210,7 +210,7 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Returns memory that holds anything, but is initialised.
+    /// Returns initialised memory with arbitrary content.
     ///
     /// # Errors
     /// [`Error::System`] if the system has no more of it.
@@ -223,7 +223,7 @@ impl PinnedMemory {
         Ok(PinnedMemory { address, class, gpu: Arc::clone(gpu) })
     }
 
-    /// Returns elements over pinned memory, which hold anything.
+    /// Returns elements over pinned memory, with arbitrary content.
     pub(super) fn buffer(gpu: &Arc<Gpu>, dtype: DType, len: usize) -> Result<Buffer> {
         let Some(bytes) = len.checked_mul(dtype.size()).filter(|bytes| *bytes > 0) else {
             return Buffer::zeroed(dtype, len);
@@ -248,7 +248,7 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     let mut address: *mut c_void = null_mut();
     let mut allocate = || {
         // Not write-combined, as the host reads it.
-        // SAFETY: the place is there for one address.
+        // SAFETY: the pointer is valid for a write of one address.
         unsafe { sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }
     };
     if gpu.pinned.is_overfull() {

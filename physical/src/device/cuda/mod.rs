@@ -9,7 +9,7 @@
 //! | `launch`, `arithmetic` | kernels |
 //! | `kinds`, `kernel_error` | input that kernels refuse |
 //! | `queue` | the queue of a device, made of these |
-//! | `enqueue` | what paths between devices need |
+//! | `enqueue` | the support for paths between devices |
 //!
 //! Without a driver, [`Cuda::new`] returns an error. The modules are compiled only with the feature `cuda`.
 
@@ -103,7 +103,7 @@ impl Device for Cuda {
     }
 }
 
-/// Returns how many GPUs this process sees.
+/// Returns the number of GPUs that this process sees.
 pub(crate) fn count() -> Result<usize> {
     driver::devices::count()
 }
@@ -122,7 +122,7 @@ type GpuUuid = [u8; 16];
 /// Identity of a GPU, its place on the host's bus, and the identities of the other GPUs whose memory it reads directly.
 type Identified = (GpuUuid, [c_int; 3], Vec<GpuUuid>);
 
-/// Returns the identity of the GPU that a queue is of. `None` for the queues of other devices.
+/// Returns the identity of the GPU of a queue. `None` for the queues of other devices.
 ///
 /// # Errors
 /// [`Error::System`] if the driver refuses.

@@ -53,13 +53,13 @@ impl PinnedPool {
         kept.addresses.entry(class).or_default().push(address);
     }
 
-    /// Takes note that memory of a class could not be allocated.
+    /// Records that memory of a class could not be allocated.
     pub(super) fn miss(&self, class: usize) {
         let mut kept = lock(&self.0);
         kept.used = kept.used.saturating_sub(class);
     }
 
-    /// Returns true if more is kept than is in use, and more than a little.
+    /// Returns true if more bytes are kept than are in use, and more than the minimum.
     pub(super) fn is_overfull(&self) -> bool {
         let kept = lock(&self.0);
         kept.kept > kept.used.max(FEW)

@@ -32,9 +32,9 @@ impl CudaQueue {
         Ok(Queue::of(Arc::new(CudaQueue(CudaStream::new(gpu)?))))
     }
 
-    /// Enqueues a program of spans that are read and written, in the order of its operands.
+    /// Enqueues a program on spans that are read and written, in the order of its operands.
     fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
-        // While the stream is not locked.
+        // Before the stream is locked.
         let prepared = self.0.gpu.prepare(&program).and_then(|()| self.0.make_room(&program));
         self.0.enqueue(spans, 0, |spans, tail| {
             prepared?;
@@ -45,7 +45,7 @@ impl CudaQueue {
         });
     }
 
-    /// Enqueues a program of the device's own arithmetic, unless there is nothing to do.
+    /// Enqueues a program of the device's own arithmetic, unless it has no launches.
     fn compute(&self, program: Program, spans: Vec<Span>) {
         if spans.last().is_some_and(|to| !to.is_empty()) {
             self.run_program(program, "arithmetic", spans);
@@ -76,7 +76,7 @@ impl DeviceQueue for CudaQueue {
         let memory = Arc::new(DeviceMemory::new(&self.0, bytes)?);
         let address = memory.pointer();
         self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
-            // SAFETY: the memory has as many bytes.
+            // SAFETY: the memory has this many bytes.
             let status = unsafe { sys::cuMemsetD8Async(memory.room.address, 0, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
@@ -94,7 +94,7 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue((from, to), bytes, |(from, to), _| {
             let source = from.bytes().as_ptr().cast();
-            // SAFETY: both have as many bytes, and the stream holds them until it has copied.
+            // SAFETY: both have this many bytes, and the stream keeps them until the copy is done.
             let status = unsafe { sys::cuMemcpyHtoDAsync_v2(address(to), source, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes up"))
         });
@@ -107,8 +107,8 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue((from, to), bytes, |(from, to), _| {
             let target = to.bytes().as_ptr().cast_mut().cast();
-            // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for
-            // writing, so nothing else accesses its bytes during the copy.
+            // SAFETY: both have this many bytes, and the stream keeps them until the copy is done: the view is for writing, so
+            // nothing else accesses its bytes during the copy.
             let status = unsafe { sys::cuMemcpyDtoHAsync_v2(target, address(from), bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes down"))
         });
@@ -120,7 +120,7 @@ impl DeviceQueue for CudaQueue {
             return;
         }
         self.0.enqueue(to, 0, |to, _| {
-            // SAFETY: the span has as many bytes.
+            // SAFETY: the span has this many bytes.
             let status = unsafe { sys::cuMemsetD8Async(address(to), 0, bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
@@ -132,7 +132,7 @@ impl DeviceQueue for CudaQueue {
             return;
         }
         self.0.enqueue((from, to), 0, |(from, to), _| {
-            // SAFETY: both spans have as many bytes.
+            // SAFETY: both spans have this many bytes.
             let status =
                 unsafe { sys::cuMemcpyDtoDAsync_v2(address(to), address(from), bytes, self.0.handle.0) };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes"))

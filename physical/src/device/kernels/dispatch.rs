@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// The instruction set that kernels run with.
 #[derive(Debug, Clone, Copy)]
 pub enum Level {
-    /// What the target of the build has.
+    /// The instructions of the build target.
     Portable(Portable),
     /// AVX2, for machines since 2013.
     #[cfg(target_arch = "x86_64")]

@@ -178,7 +178,7 @@ mod tests {
                 widen(&all, &mut wide);
                 let want: Vec<f32> = (0..=u16::MAX).map(widen_one).collect();
                 assert!(canonical(wide.clone()) == canonical(want), "{set}");
-                // Ties lie in the middle between codes; these are all of them, and what is beside them.
+                // Ties lie halfway between two codes; these are all ties, and their neighbours.
                 for offset in [0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff] {
                     let x: Vec<f32> = wide.iter().map(|x| f32::from_bits(x.to_bits() ^ offset)).collect();
                     let mut message = vec![0; 2 << 16];

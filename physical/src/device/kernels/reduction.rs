@@ -140,7 +140,7 @@ mod tests {
     use super::super::testing::{bits, odd_f32, odd_f64, pairs, with_odd};
     use super::*;
 
-    /// What a reduction is by definition, one element at a time and in f64, which f32 fits.
+    /// The definition of a reduction, one element at a time and in f64, which holds every f32.
     fn one(op: ReduceOp, x: f64, y: f64) -> f64 {
         let negative = x.is_sign_negative();
         match op {
@@ -215,7 +215,7 @@ mod tests {
                 let mut want = with_odd(len, 2);
                 let mut sum = want.clone();
                 reduce_f32(ReduceOp::Sum, &x, &mut want);
-                // SAFETY: borrowed memory, which nobody writes.
+                // SAFETY: borrowed memory, which no thread writes.
                 add_shared(unsafe { SharedFloats::new(x.as_mut_ptr(), len) }, &mut sum);
                 assert_eq!(bits(&sum), bits(&want), "{set}, length {len}");
             }

@@ -97,7 +97,7 @@ mod tests {
 
     const LENGTHS: [usize; 9] = [0, 1, 63, 64, 65, 4095, 4096, 4097, 20_000];
 
-    /// What a sum is by definition, one element at a time.
+    /// The definition of a sum, one element at a time.
     fn slowly(terms: Vec<f64>) -> f64 {
         let one = |block: &[f64]| {
             let mut lanes = vec![0.0; 64];

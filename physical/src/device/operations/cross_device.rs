@@ -133,7 +133,7 @@ pub(crate) fn apply(kernel: &Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [
     on_copies(&**kernel, reads, writes)
 }
 
-/// Runs a kernel on copies of its operands in host memory, and copies what it has written back.
+/// Runs a kernel on copies of its operands in host memory, and copies the written ones back.
 fn on_copies(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
     let reads = reads.iter().map(brought_down).collect::<Result<Vec<_>>>()?;
     let copies = writes.iter().map(|view| if view.is_on_host() { copied(view) } else { down(&view.span()) });
@@ -159,8 +159,8 @@ impl ReadView {
         down(&self.span())
     }
 
-    /// Lets the queue of this view copy it to host memory. Returns the copy, which is complete after the event;
-    /// `None` if the view is in host memory.
+    /// Makes the queue of this view copy it to host memory. Returns the copy, which is complete after the event; `None` if the
+    /// view is in host memory.
     pub(crate) fn copy_down(&self) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
         copying_down(&self.span())
     }
@@ -172,7 +172,7 @@ impl WriteView {
         copying_down(&self.span())
     }
 
-    /// Lets the queue of this view copy `from`, which is in host memory, to its first bytes.
+    /// Makes the queue of this view copy `from`, which is in host memory, to its first bytes.
     pub(crate) fn copy_up(&mut self, from: ReadView) {
         enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
     }
@@ -185,8 +185,8 @@ impl WriteView {
         }
     }
 
-    /// Lets the queue of this view combine it with `from`, which is in host memory and first copied to the beginning
-    /// of `scratch`, of the same queue and type.
+    /// Makes the queue of this view combine it with `from`, which is in host memory and first copied to the beginning of
+    /// `scratch`, of the same queue and type.
     pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView, scratch: &Buffer) -> Result<()> {
         let to = self.span();
         let mut place = scratch.write(0..from.len())?;
@@ -217,7 +217,7 @@ fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQu
     in_order(queue, to, operands, || kernel(&**queue));
 }
 
-/// Lets a queue do work that writes `to`, in its memory, and reads `operands`, after all work that it depends on.
+/// Makes a queue do work that writes `to`, in its memory, and reads `operands`, after all work that this depends on.
 pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);

@@ -29,7 +29,7 @@ pub fn squares(runs: Vec<ReadView>) -> Result<Vec<f64>> {
     measured(Quantity::Squares, runs.into_iter().map(|run| [run]))
 }
 
-/// Returns Σ (x − y)² of each pair of runs; otherwise as [`squares`].
+/// Returns Σ (x − y)² of each pair of runs, as [`squares`] does of single ones.
 ///
 /// # Errors
 /// As [`squares`], and [`Error::Usage`] if types or lengths of a pair differ.
@@ -37,8 +37,7 @@ pub fn squared_distances(pairs: Vec<[ReadView; 2]>) -> Result<Vec<f64>> {
     measured(Quantity::Distance, pairs.into_iter())
 }
 
-/// Returns the index of the first element of each run that is NaN or infinite, if there is one; otherwise as
-/// [`squares`].
+/// Returns the index of the first element of each run that is NaN or infinite, if any; errors are those of [`squares`].
 ///
 /// # Errors
 /// As [`squares`].

@@ -1,4 +1,4 @@
-//! What devices compute: the operations of views, user kernels, and programs of devices with compiled kernels.
+//! Arithmetic of devices: the operations of views, user kernels, and programs of devices with compiled kernels.
 
 pub(super) mod apply;
 pub(super) mod arithmetic;

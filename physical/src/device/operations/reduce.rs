@@ -40,7 +40,7 @@ pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     }
 }
 
-/// Makes every NaN the one NaN that reductions give, for f32 and f64: after arithmetic that is not ours.
+/// Replaces every NaN by the NaN that reductions return, for f32 and f64, after arithmetic of another library.
 #[cfg(feature = "mpi")]
 pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     match dtype {
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(reduced(ReduceOp::Max, DType::I64, &[-5i64, 9], &[3, 4]), [3, 9]);
     }
 
-    /// What a reduction of two is by definition; whoever asks cuts off the bits that do not fit.
+    /// The definition of a reduction of two numbers; the caller truncates the result to its type.
     fn by_definition(op: ReduceOp, x: i128, y: i128) -> i128 {
         match op {
             ReduceOp::Sum | ReduceOp::Mean => x + y,

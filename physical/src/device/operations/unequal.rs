@@ -31,7 +31,7 @@ pub static MODULE: Module = Module { name: "unequal", code: Code::Packed(hexagra
 pub struct Unequal(Buffer);
 
 impl Unequal {
-    /// Makes room for pairs with numbers below `pairs`, which `queue` compares.
+    /// Creates the comparisons of `pairs` pairs, numbered from 0, on a queue.
     ///
     /// # Errors
     /// As [`Buffer::zeroed_on`].
@@ -39,7 +39,7 @@ impl Unequal {
         Buffer::zeroed_on(queue, DType::I32, pairs).map(Unequal)
     }
 
-    /// Enqueues that two runs be compared, bit by bit. A pair that was unequal once stays so.
+    /// Enqueues the comparison of two runs, bit by bit. A pair that was unequal once stays so.
     ///
     /// # Errors
     /// [`Error::Usage`] if types or lengths differ, or the number is out of range.
@@ -53,7 +53,7 @@ impl Unequal {
         apply(Arc::new(Compare { dtype, len }), [one, other], [self.0.write(pair..pair + 1)?])
     }
 
-    /// Returns the number of the first pair that was unequal, if there is one. Waits for the device.
+    /// Returns the number of the first unequal pair, if any. Waits for the device.
     ///
     /// # Errors
     /// The failure of earlier work.

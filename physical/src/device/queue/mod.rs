@@ -5,8 +5,8 @@
 //! memory that another queue has read, the queue waits for an [`Event`] of the other one; `order` keeps these events.
 //! The host queue enqueues nothing: its work is complete when the call returns, at no cost.
 //!
-//! A device implements [`DeviceQueue`] and [`Event`]. The layers above use [`Queue`] alone, and rarely: scratch,
-//! state and snapshots are created [beside](crate::Buffer::zeroed_same_device) the buffer that they serve.
+//! A device implements [`DeviceQueue`] and [`Event`]. The layers above use [`Queue`] alone, and rarely: scratch, state and
+//! snapshots are created [on the device](crate::Buffer::zeroed_same_device) of the buffer that they serve.
 //!
 //! # Failures
 //! Work that runs late fails late, and its output is then wrong. A [`Failure`] travels with those bytes: a queue
@@ -104,7 +104,7 @@ impl Queue {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
-    /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do it.
+    /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do the arithmetic.
     /// Returns false for memory that has sizes and no content; its elements must not be accessed.
     ///
     /// ```
@@ -208,10 +208,10 @@ pub struct Allocation {
 
 /// Ordered work on one device other than the host.
 ///
-/// Work runs in the order of enqueueing, at any later time. It holds its [`Span`]s until it is done, and has dropped
-/// them when an event that is recorded later happens; the keepers of memory from other libraries may be dropped
-/// slightly later. Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) as
-/// necessary. The bits of every result are those of the host kernels.
+/// Work runs in the order of enqueueing, at any later time. It holds its [`Span`]s until it is done, and has dropped them when
+/// an event that is recorded later happens; the keepers of memory from other libraries may be dropped slightly later. Callers
+/// have checked types and lengths, and have made the queue [wait](DeviceQueue::wait) as necessary. The bits of every result are
+/// those of the host kernels.
 pub trait DeviceQueue: Any + Send + Sync {
     /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
     /// events.
@@ -273,12 +273,12 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// [`WriteView::weighted_sum`].
     fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span);
 
-    /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the
-    /// length. Returns false, having done nothing, if it has no kernel for this codec: then the host encodes.
+    /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the length.
+    /// Returns false without any effect if it has no kernel for this codec: then the host encodes.
     fn encode(&self, codec: &dyn Codec, from: Span, to: Span, seed: u64) -> bool;
 
-    /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns
-    /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
+    /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns false
+    /// without any effect if it has no kernel for this codec: then the host decodes.
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
 
     /// Returns true if it has a program for a kernel. Called before operands are copied from another device for it.
@@ -286,8 +286,8 @@ pub trait DeviceQueue: Any + Send + Sync {
         kernel.program().is_some()
     }
 
-    /// Runs a kernel that reads and writes these. Returns false, having done nothing, if it has no program for it: then
-    /// the host does it.
+    /// Runs a kernel that reads and writes these. Returns false without any effect if it has no program for it: then the host
+    /// runs it.
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
     /// Returns false if its memory has sizes and no content.
@@ -309,7 +309,7 @@ pub trait DeviceQueue: Any + Send + Sync {
         None
     }
 
-    /// Lets later work wait for an event of a queue of this device.
+    /// Makes later work wait for an event of a queue of this device.
     fn wait(&self, event: &Arc<dyn Event>);
 
     /// Does the same for work that reads memory written before the event: the queue adopts the failure of the event,

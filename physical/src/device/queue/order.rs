@@ -24,7 +24,7 @@ impl AccessOrder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the memory's own queue wait for pending reads of other queues, at a place.
+    /// Makes the memory's own queue wait for pending reads of other queues, at a sync point.
     pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: SyncPoint) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
@@ -43,7 +43,7 @@ impl AccessOrder {
         self.events().written = Some(own.record());
     }
 
-    /// Lets `reader` wait for the last write, by the queue `own`.
+    /// Makes `reader` wait for the last write, by the queue `own`.
     pub(crate) fn before_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
         if Arc::ptr_eq(own, reader) {
             return;

@@ -1,7 +1,7 @@
 //! Sync points: the places in this library at which a stream is made to wait, by name.
 //!
-//! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
-//! of the tests leaves out what is waited for there, and `missing_sync` has a program for each that goes wrong then.
+//! A wait that is missing shows on few machines, and on those rarely. So each place has a name, by which the fake driver of the
+//! tests omits the wait there, and `missing_sync` has a program for each place that fails without the wait.
 
 /// Declares the places.
 macro_rules! places {
@@ -11,7 +11,7 @@ macro_rules! places {
         #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs have paths and foreign streams"))]
         pub(crate) enum SyncPoint {
             $($(#[$about])* $name,)*
-            /// One of a test's own.
+            /// A place in a test.
             #[cfg(all(test, feature = "cuda"))]
             OfTest,
         }
@@ -33,38 +33,38 @@ macro_rules! places {
 }
 
 places! {
-    /// A queue writes what other queues still read.
+    /// A queue writes memory that other queues still read.
     BeforeWrite,
-    /// A queue reads what another one still writes.
+    /// A queue reads memory that another queue still writes.
     BeforeRead,
-    /// A bell rings once an event has happened. Without the wait it rings at once: whoever it wakes finds nothing, and
-    /// is not woken again.
+    /// A bell rings once an event has happened. Without the wait it rings immediately: the woken thread finds no result, and is
+    /// not woken again.
     Bell,
-    /// A queue goes on behind the stream of another library.
+    /// A queue continues after the stream of another library.
     BehindForeign,
-    /// The stream of another library goes on behind a queue.
+    /// The stream of another library continues after a queue.
     ForeignBehind,
     /// A collective over `ipc` reads contributions.
     IpcEntered,
     /// An all-reduce over `ipc` reads chunks that others have combined.
     IpcCombined,
-    /// Work behind a collective over `ipc` may write what others read in it.
+    /// Work after a collective over `ipc` may write memory that other ranks read in the collective.
     IpcRead,
     /// A message over `ipc` is taken.
     IpcMessage,
     /// An operation over `ipc` is behind the last one, which was another queue's.
     IpcTurns,
-    /// NCCL writes what other queues still read.
+    /// NCCL writes memory that other queues still read.
     NcclBeforeWrite,
-    /// NCCL reads the input of a collective, which is another queue's than the result.
+    /// NCCL reads the input of a collective, which belongs to a different queue than the result.
     NcclInput,
     /// NCCL reads or writes the result of a collective.
     NcclOutput,
-    /// A queue goes on behind NCCL.
+    /// A queue continues after NCCL.
     NcclDone,
 }
 
-/// Lets streams wait, by what `wait` calls, at a place: that is for the tests to know, and nothing else.
+/// Runs `wait`, which makes streams wait, at a place. Only the tests use the name of the place.
 #[inline]
 pub(crate) fn at<R>(place: SyncPoint, wait: impl FnOnce() -> R) -> R {
     #[cfg(all(test, feature = "cuda"))]

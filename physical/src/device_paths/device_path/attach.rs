@@ -1,4 +1,4 @@
-//! Attaches the queues of an endpoint's ranks: from what each has to the path that all of them use.
+//! Attaches the queues of an endpoint's ranks, and chooses the path that all of them use.
 
 use super::choice::RankFacts;
 use super::{Attached, DevicePath, PathContext, PathPreference, choice, exchange};
@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Lets the ranks of an endpoint decide how the memory of their queues' devices travels. All call this together. Returns
-/// `None` on all of them if none has a device, so that there was nothing to decide.
+/// Negotiates the path for the memory of the queues' devices. All ranks of an endpoint call this together. Returns `None` on
+/// all of them if none has a device, so that there was nothing to decide.
 ///
 /// # Errors
-/// [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for what these ranks cannot have, or differs between them; those of
+/// [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` names a path that these ranks cannot use, or differs between them; the errors of
 /// the exchange.
 pub(crate) fn attach(
     transport: &Rc<dyn Transport>,
@@ -29,7 +29,7 @@ pub(crate) fn attach(
     }
     let site = PathContext { transport, traffic, queue, identities: &identities, limit };
     let path = chosen.map(|kind| connect(kind, &site)).transpose();
-    // Those who were quicker are told that this rank has no path.
+    // Ranks that were quicker are notified that this rank has no path.
     let path = path.map_err(|error| transport.health().explain(error, ErrorContext::Registering))?;
     Ok(Some(Attached { device: queue.name().to_owned(), path }))
 }

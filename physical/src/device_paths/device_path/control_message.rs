@@ -1,5 +1,5 @@
-//! Control messages: short messages of the host transport, in which ranks agree on the work of their devices. Each path
-//! defines the meaning of its own.
+//! Control messages: short messages of the host transport, in which ranks agree on the work of their devices. Each path defines
+//! the meaning of its control messages.
 
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -9,11 +9,11 @@ use crate::transport::tag::Tag;
 use crate::transport::{Label, ReceiveMode, Source, Tally, Ticket, Transport};
 use std::task::{Context, Poll, Waker};
 
-/// Number of the communicator of mail that belongs to no operation, which no group has.
+/// Communicator number of control messages that belong to no operation; no group has this number.
 const COMMUNICATOR: u32 = u32::MAX - 1;
 
-/// Returns the label of one kind of mail that belongs to no operation, of `count` numbers: that of a pair of ranks comes in
-/// the order in which it was sent.
+/// Returns the label of one kind of control message of `count` integers that belongs to no operation. Such messages between two
+/// ranks arrive in the order in which they were sent.
 ///
 /// # Errors
 /// [`Error::Usage`] for a kind above 65,535.
@@ -39,7 +39,7 @@ pub(crate) fn post(
     Ok(ticket)
 }
 
-/// Takes the outcome of something posted, if there is one.
+/// Takes the outcome of a posted message, once it is known.
 ///
 /// # Errors
 /// Its own.
@@ -57,7 +57,7 @@ pub(crate) struct PendingNumbers {
 }
 
 impl PendingNumbers {
-    /// Expects so many numbers from a rank.
+    /// Expects this many numbers from a rank.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -67,7 +67,7 @@ impl PendingNumbers {
         Ok(PendingNumbers { ticket, buffer })
     }
 
-    /// Takes the sender and the numbers, once they have come.
+    /// Takes the sender and the numbers, once they have arrived.
     ///
     /// # Errors
     /// Those of the receive, such as a mismatch.
@@ -82,7 +82,7 @@ impl PendingNumbers {
         Ok(Some((from, numbers.map(|number| number as u64))))
     }
 
-    /// Gives it up.
+    /// Abandons it.
     pub(crate) fn cancel(&self, host: &dyn Transport) {
         host.cancel(self.ticket);
     }

@@ -1,5 +1,5 @@
-//! The exchange of identities before a choice: everyone learns of everyone's, in as many rounds as the number of ranks
-//! has binary digits.
+//! The exchange of identities before a choice: each rank receives the identities of all, in one round for each binary digit of
+//! the number of ranks.
 //!
 //! After round k a rank has those of 2^k ranks from itself on; it gets as many more from the rank that far ahead, and
 //! sends its own to the one that far behind.
@@ -18,10 +18,10 @@ use std::time::Duration;
 /// Number of the communicator in tags, which no group has.
 const COMMUNICATOR: u32 = u32::MAX;
 
-/// Tells all ranks this one's identity, and returns theirs, by rank.
+/// Sends the identity of this rank to all ranks, and returns theirs, by rank.
 ///
 /// # Errors
-/// Those of messages; [`Error::Setup`] if a rank says what this version does not know.
+/// Errors of messages; [`Error::Setup`] if this version cannot decode the identity of a rank.
 pub(super) fn exchange(
     transport: &dyn Transport,
     mine: &RankFacts,

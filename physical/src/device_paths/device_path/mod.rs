@@ -1,14 +1,12 @@
 //! Paths: how memory of devices travels between ranks without going by way of the host.
 //!
-//! [`Staging`](super::staging::Staging) is the endpoint around every transport. Once the ranks have
-//! [attached](attach) their queues to it, all of them know whether their devices have such a path, and which: views of
-//! devices then go there, as far as it carries them, and views of host memory go by the transport as before. What no path
-//! carries is staged.
+//! [`Staging`](super::staging::Staging) is the endpoint around every transport. Once the ranks have [attached](attach) their
+//! queues to it, all of them know whether their devices have such a path, and which: views of devices then use the path, as far
+//! as it carries them, and views of host memory use the transport as before. Other views of devices are staged.
 //!
-//! What is asked of a path is over when it is *enqueued* on the queue of the view, in the order of that queue's other
-//! work; nobody waits for the device. So ranks compare what they call by messages of the host's transport, under the
-//! label of the operation: a mismatch, a rank that is missing and a deadline are seen there, as for any operation. What
-//! fails later is a failure of the queue.
+//! An operation on a path ends when it is *enqueued* on the queue of the view, in the order of that queue's other work; no
+//! thread waits for the device. Ranks compare their calls by messages of the host transport, under the label of the operation,
+//! which detects a mismatch, a missing rank and a deadline as for any operation. A later failure is a failure of the queue.
 
 #[cfg(feature = "cuda")]
 mod attach;
@@ -55,13 +53,13 @@ pub(crate) trait DevicePath {
     /// Cancels an operation: see [`Transport::cancel`].
     fn cancel(&self, ticket: Ticket);
 
-    /// Does what can be done now; returns true if anything was.
+    /// Makes the progress that is possible now; returns true if there was any.
     fn progress(&self) -> bool;
 
     /// Returns the bytes of a pending operation that have moved so far.
     fn moved(&self, ticket: Ticket) -> u64;
 
-    /// Returns the collectives for views of devices. What it offers depends only on what is equal on all ranks.
+    /// Returns the collectives for views of devices. The offer is the same on all ranks.
     fn native(&self) -> &dyn Collectives;
 
     /// Creates memory of a device that the path reaches best: see [`Transport::register`].
@@ -88,10 +86,10 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Returns what the ranks have decided for the memory of a queue; `None` if it is staged, or the host's.
+    /// Returns the path that the ranks have chosen for the memory of a queue; `None` if the memory is staged, or on the host.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a queue of another device than the one for which they did.
+    /// [`Error::Usage`] for a queue of a different device than the attached one.
     pub(crate) fn chosen_for(&self, queue: &Queue) -> Result<Option<TransportKind>> {
         if queue.is_host() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Wishes of the user for the choice between paths: `HEXAGRAM_DEVICE_PATH`.
+//! The user's preference among paths: `HEXAGRAM_DEVICE_PATH`.
 
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
@@ -8,7 +8,7 @@ use crate::transport::TransportKind;
 /// The variable.
 const VARIABLE: &str = "HEXAGRAM_DEVICE_PATH";
 
-/// Way that memory of devices is to take.
+/// Preferred path of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum PathPreference {
     /// The best way that all ranks have.
@@ -21,7 +21,7 @@ pub(crate) enum PathPreference {
 }
 
 impl PathPreference {
-    /// Wishes by their codes in messages.
+    /// Preferences by their codes in messages.
     const ALL: [PathPreference; 4] = [
         PathPreference::Auto,
         PathPreference::Staging,
@@ -29,10 +29,10 @@ impl PathPreference {
         PathPreference::Only(TransportKind::Nccl),
     ];
 
-    /// Returns what the environment says.
+    /// Returns the preference in the environment.
     ///
     /// # Errors
-    /// [`Error::Setup`] if that is none of the wishes.
+    /// [`Error::Setup`] if the value of the variable is invalid.
     #[cfg(feature = "cuda")]
     pub(crate) fn from_env() -> Result<Self> {
         variable(VARIABLE).map_or_else(|| Ok(Self::default()), |text| Self::parse(&text))
@@ -47,7 +47,7 @@ impl PathPreference {
         })
     }
 
-    /// Returns the wish as the variable spells it.
+    /// Returns the preference as the variable spells it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             PathPreference::Auto => "auto",
@@ -59,12 +59,12 @@ impl PathPreference {
 
 #[cfg(any(test, feature = "cuda"))]
 impl PathPreference {
-    /// Returns the code by which other ranks learn of the wish.
+    /// Returns the code of the preference in messages to other ranks.
     pub(super) fn code(self) -> u8 {
         Self::ALL.iter().position(|wish| *wish == self).unwrap_or_default() as u8
     }
 
-    /// Returns the wish of a code, if there is one.
+    /// Returns the preference with a code; `None` for an unknown code.
     pub(super) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }

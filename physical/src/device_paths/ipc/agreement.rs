@@ -1,9 +1,9 @@
 //! The agreement before an operation: every rank learns where the others' contributions are, and which operation comes
 //! next on the device.
 //!
-//! Rank 0 collects the notices of all, gives the operation its number in the order of all, and tells everyone. All of that
-//! are messages of the host's transport under the label of the operation: one that another rank sends under another label
-//! is a mismatch there, and one that does not come is missed.
+//! Rank 0 collects the notices of all, gives the operation its number in the order of all operations, and sends the result to
+//! all ranks. These are messages of the host transport under the label of the operation, so the transport detects a message
+//! with a different label as a mismatch, and a missing message by the deadline.
 
 use super::contribution::{Contribution, NOTICE, ORDER, read_number};
 use super::order::{TurnOrder, TurnTicket};
@@ -45,7 +45,7 @@ pub(super) struct Agreement {
 
 /// Outcome of an agreement.
 pub(super) struct Agreed {
-    /// Place of the operation in the order of all.
+    /// Position of the operation in the order of all operations.
     pub(super) place: TurnTicket,
     /// Notices, by rank.
     pub(super) notices: Vec<Contribution>,
@@ -71,7 +71,7 @@ impl Agreement {
             }
             return Ok(agreement);
         }
-        // The answer has this rank's row, too, and so lies elsewhere than the notice that is under way.
+        // The answer also contains this rank's row, and so needs memory of its own while the notice is being sent.
         let notice = Buffer::from_slice(&mine.to_bytes())?;
         going.push(transport.post_send(0, to_root, notice.read_all()?));
         let from_root = Label { tag: label.tag.at_step(FROM_ROOT)?, ..label };
@@ -119,7 +119,7 @@ impl Agreement {
         Ok(Some(Agreed { place: order.place(number, bell), notices }))
     }
 
-    /// Tells all ranks what is known now.
+    /// Sends the collected notices to all ranks.
     fn answer(&mut self, transport: &dyn Transport, number: u64) -> Result<()> {
         let end = transport.size() * NOTICE;
         self.table.write(end..end + ORDER)?.bytes_mut().copy_from_slice(&number.to_le_bytes());
@@ -153,7 +153,7 @@ impl Agreement {
         self.come
     }
 
-    /// Gives the agreement up.
+    /// Abandons the agreement.
     pub(super) fn cancel(self, transport: &dyn Transport) {
         let coming = self.coming.into_iter().map(|(_, ticket)| ticket);
         coming.chain(self.going).for_each(|ticket| transport.cancel(ticket));

@@ -1,11 +1,11 @@
 //! Operations on the device: which streams wait for which step, what is combined, and what is copied.
 //!
-//! | step | when it is told, all others wait for it |
+//! | step | meaning, once announced to the waiting ranks |
 //! |---|---|
 //! | entered | the contribution may be read |
-//! | combined | the own chunk of an all-reduce may be read |
-//! | read | nobody needs the contributions of others any more, so that they may be written |
-//! | done | for the own host only: the stream has waited for all of that |
+//! | combined | this rank's chunk of an all-reduce may be read |
+//! | read | this rank no longer reads the contributions of other ranks, which may be overwritten |
+//! | done | for its own host only: the stream has waited for all of these steps |
 
 use super::combine;
 use super::combine::CombinationOrder;
@@ -48,11 +48,11 @@ pub(super) struct EndpointReach {
     pub(super) taken: AtomicU32,
 }
 
-/// Words and memory of endpoints that are gone: to let go of them may wait for the device, which is not for the thread that lets
-/// streams go on.
+/// Words and memory of closed endpoints. Releasing them may wait for the device, so the thread that releases streams must not
+/// do it.
 static GONE: Mutex<Vec<(Arc<SyncPages>, Arc<Imports>)>> = Mutex::new(Vec::new());
 
-/// Lets go of what endpoints had that are gone.
+/// Releases the words and memory of closed endpoints.
 pub(super) fn clear_away() {
     let gone = std::mem::take(&mut *GONE.lock().unwrap_or_else(PoisonError::into_inner));
     drop(gone);
@@ -79,7 +79,7 @@ impl EndpointReach {
         })
     }
 
-    /// Returns the address at which the device finds the contribution of a rank, and notes what has to be held for that.
+    /// Returns the address at which the device finds the contribution of a rank, and records the memory to keep alive for it.
     pub(super) fn find(
         &self,
         rank: usize,
@@ -113,7 +113,7 @@ pub(super) struct CollectiveTransfer {
 }
 
 impl CollectiveTransfer {
-    /// Returns the number of steps of which streams tell each other.
+    /// Returns the number of steps that streams announce to each other.
     pub(super) fn announced_steps(&self) -> usize {
         if self.fingerprint.operation == OperationKind::AllReduce { 3 } else { 2 }
     }
@@ -198,8 +198,8 @@ pub(super) fn copy(work: &PathWork<'_>, from: CUdeviceptr, to: CUdeviceptr, byte
     if bytes == 0 || from == to {
         return Ok(());
     }
-    // SAFETY: the stream is there, and its work keeps as many bytes in both places: peers do not write before this rank
-    // has told that it has read.
+    // SAFETY: the stream is valid, and its work keeps both memories of this size alive: peers do not write before this rank has
+    // announced its read.
     let status = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, work.stream().0) };
     work.expect(status, &format!("copy {bytes} bytes between ranks"))
 }

@@ -73,7 +73,7 @@ pub(super) struct IpcEndpoint {
     pub(super) bell: Arc<dyn Bell>,
     pub(super) tally: Arc<Tally>,
     state: RefCell<EndpointState>,
-    /// Progress of this endpoint for a thread that waits for another one's operation, or for its GPU.
+    /// Progress of this endpoint for a thread that waits for an operation of a different endpoint, or for its GPU.
     meanwhile: OnceCell<Rc<ProgressFn>>,
 }
 
@@ -96,8 +96,8 @@ impl IpcEndpoint {
         endpoint
     }
 
-    /// Lets this thread go on with this endpoint's operations when it waits for another's, or for its GPU: the operation
-    /// whose turn it is may be one of these, and other ranks may wait for it.
+    /// Makes this thread advance this endpoint's operations while it waits for a different endpoint, or for its GPU: the next
+    /// operation in the order may be one of these, and other ranks may wait for it.
     fn go_on_while_waiting(self: &Rc<Self>) {
         let endpoint = Rc::downgrade(self);
         let work = move || {
@@ -167,8 +167,8 @@ impl IpcEndpoint {
         self.finish(state) || has_message_moved || has_moved
     }
 
-    /// Brings the operation whose turn it is to the meeting, or ends the turn of one that is enqueued. Returns which one,
-    /// and what came of it; `None` if there is none.
+    /// Brings the operation whose turn it is to the meeting, or ends the turn of one that is enqueued. Returns the operation
+    /// and its outcome; `None` if it has neither moved nor ended.
     fn take_turns(&self, state: &mut EndpointState) -> Option<(usize, Result<()>)> {
         let is_next =
             |running: &RunningOperation| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());
@@ -192,7 +192,7 @@ impl IpcEndpoint {
         let Some((Agreed { notices, place }, prepared)) = agreed.take().zip(prepared.take()) else {
             return Ok(());
         };
-        // Until all is enqueued: others of this rank may be on other threads.
+        // Until all is enqueued: other endpoints of this rank may be on other threads.
         place.begin();
         let queue = prepared.queue();
         self.follow(state, &queue);
@@ -202,7 +202,7 @@ impl IpcEndpoint {
         Ok(())
     }
 
-    /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
+    /// Makes a queue wait for the operation that was enqueued last: words count all operations, one after another.
     pub(super) fn follow(&self, state: &EndpointState, queue: &Queue) {
         if let Some((_, end)) = state.last.as_ref().filter(|(last, _)| last != queue) {
             queue.device().inspect(|queue| at(SyncPoint::IpcTurns, || queue.wait(end)));
@@ -214,7 +214,7 @@ impl IpcEndpoint {
         state.last = queue.device().map(|device| (queue.clone(), device.record()));
     }
 
-    /// Ends operations that are enqueued and have told others all that they need.
+    /// Ends operations that are enqueued and whose notices to other ranks are sent.
     fn finish(&self, state: &mut EndpointState) -> bool {
         let EndpointState { tickets, running, .. } = state;
         let before = running.len();
@@ -236,7 +236,7 @@ impl IpcEndpoint {
         state.tickets.finish(operation.ticket, Err(error));
     }
 
-    /// Takes an operation in, or the reason why it cannot begin.
+    /// Accepts an operation, or the reason why it cannot begin.
     fn open(&self, begin: impl FnOnce(&mut EndpointState, Ticket) -> Result<()>) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();

@@ -1,16 +1,16 @@
 //! Joint enqueue: the last rank of a process that reaches an operation enqueues it for all of them, step by step.
 //!
-//! A process has few work queues on a GPU (8, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says, up to 32), which its
-//! streams share. What is behind a wait in a work queue waits as well, be it of another stream. So a wait for a step must
-//! not be enqueued before all that ends it:
+//! A process has few work queues on a GPU (8, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says, up to 32), which its streams
+//! share. Work behind a wait in a work queue waits as well, even if it belongs to a different stream. So a wait for a step must
+//! not be enqueued before all work that ends the wait:
 //!
 //! ```text
 //! rank 0   tell step 1                wait for step 1, work, tell step 2                          wait for step 2 …
 //! rank 1                tell step 1                                       wait for step 1, work, tell step 2 …
 //! ```
 //!
-//! Then the first wait of all that are enqueued and not over is over soon, however streams are shared. Ranks of other
-//! processes have work queues of their own.
+//! Then the earliest pending wait always ends soon, however streams share work queues. Ranks of other processes have work
+//! queues of their own.
 
 use super::rank_step::RankStep;
 use crate::error::{Error, Result};
@@ -58,7 +58,7 @@ impl JointOutcome {
 }
 
 impl Drop for JointOutcome {
-    /// Lets nobody wait for a thread that has panicked.
+    /// Ends the waits for a thread that has panicked.
     fn drop(&mut self) {
         if lock(&self.outcome).is_none() {
             self.give(Err(Error::usage(
@@ -107,7 +107,7 @@ impl JointEnqueue {
 
 /// Enqueues the parts of all ranks.
 fn enqueue(mut participants: Vec<Participant>) {
-    // The same order whoever comes last.
+    // The same order, whichever rank arrives last.
     participants.sort_by_key(|participant| participant.rank);
     match &mut *participants {
         [only] => only.part.enqueue_all(),
@@ -156,7 +156,7 @@ impl Drop for Participation {
             open.remove(&self.number);
         }
         drop(open);
-        // What they hold may need the lock.
+        // Dropping their content may need the lock.
         drop(left);
     }
 }

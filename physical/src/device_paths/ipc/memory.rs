@@ -1,8 +1,8 @@
-//! Memory that other ranks read: registered buffers of this rank, and those of others as this rank reaches them.
+//! Memory that other ranks read: registered buffers of this rank, and those of other ranks at their addresses in this process.
 //!
-//! A process opens the memory of another one once, and keeps it: opening takes long, and it must not be freed as long as
-//! somebody has it open. So what this rank has registered is kept, too, for the next one of its size, until the endpoint
-//! and all its buffers are gone.
+//! A process opens the memory of another process once, and keeps it open, since opening is slow. Memory must not be freed while
+//! another process has it open. So registered memory of this rank is also kept, and reused for a request of the same size,
+//! until the endpoint and all its buffers are dropped.
 
 use super::collectives::clear_away;
 use super::contribution::{Contribution, HANDLE};
@@ -21,14 +21,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Size of which all registered memory is a multiple, so that what comes back fits others.
+/// The size of registered memory is a multiple of this, so that returned memory fits other requests.
 const BLOCK: usize = 2 << 20;
 
-/// All memory that this process has registered, by number: ranks that are threads hold that of others which they read, as
-/// a stream that is let go on because of a failure reads it though its owner is gone.
+/// All memory that this process has registered, by number: ranks that are threads keep the memory that they read alive, since a
+/// stream that is released after a failure may read it after its owner has dropped it.
 static ALL: Mutex<Vec<(u64, Weak<ExportedMemory>)>> = Mutex::new(Vec::new());
 
-/// Memory of this process, as others find it.
+/// Memory of this process, as other ranks see it.
 pub(super) struct ExportedMemory {
     allocation: Allocation,
     bytes: usize,
@@ -54,7 +54,7 @@ impl ExportedMemory {
         let _current = gpu.enter()?;
         let mut handle = CUipcMemHandle { reserved: [0; HANDLE] };
         let address = allocation.address.addr().get() as u64;
-        // SAFETY: the place is there, and the memory was allocated just now.
+        // SAFETY: the pointer is valid for a write, and the memory was allocated just now.
         let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
         gpu.expect(status, "let other processes open memory")?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -71,12 +71,12 @@ impl ExportedMemory {
     }
 }
 
-/// Registered memory of one rank that nobody uses.
+/// Unused registered memory of one rank.
 #[derive(Default)]
 pub(super) struct Exports(Mutex<Vec<Arc<ExportedMemory>>>);
 
 impl Exports {
-    /// Returns memory that holds anything.
+    /// Returns memory with arbitrary content.
     ///
     /// # Errors
     /// [`Error::System`] if it runs out.
@@ -102,8 +102,8 @@ impl Exports {
         let Some(cuda) = CudaQueue::of(queue) else { return Buffer::zeroed_on(queue, dtype, len) };
         let bucket = Arc::new(self.take(cuda, bytes)?);
         let address = bucket.memory.as_ref().map_or(NonNull::dangling(), |memory| memory.allocation.address);
-        // SAFETY: memory of the queue's device, of at least as many bytes, aligned, which the keeper keeps; nobody else
-        // has it, and what has no numbers in it yet is cleared before anybody reads it.
+        // SAFETY: memory of the queue's device, of at least this size, aligned, and kept alive by the keeper. No other view of
+        // it exists, and it is cleared before it is read.
         let buffer = unsafe { Buffer::over_foreign(queue, address, dtype, len, bucket) }?;
         buffer.write_all()?.clear();
         Ok(buffer)
@@ -118,7 +118,7 @@ pub(super) struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// Returns what other ranks need to know of bytes from `offset` on.
+    /// Returns the facts that other ranks need to read the bytes from `offset` on.
     pub(super) fn notice(&self, offset: usize) -> Contribution {
         let offset = offset as u64;
         self.memory.as_ref().map_or_else(Contribution::default, |memory| Contribution {
@@ -173,12 +173,12 @@ impl Imported {
             let _current = gpu.enter()?;
             let handle = CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
             let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-            // SAFETY: the place is there for one address.
+            // SAFETY: the pointer is valid for a write of one address.
             Ok(unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) })
         };
         let mut status = try_open()?;
         if status == CUresult::CUDA_ERROR_ALREADY_MAPPED {
-            // An endpoint that is gone may have it. To let go of it may wait for the device, and so for this rank.
+            // A closed endpoint may own it. Releasing it may wait for the device, and so for this rank.
             gpu.if_idle(|_| clear_away());
             status = try_open()?;
         }
@@ -190,7 +190,7 @@ impl Imported {
 impl Drop for Imported {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.enter() {
-            // SAFETY: it was opened once, and nobody uses it any more.
+            // SAFETY: it was opened once, and is no longer used.
             unsafe { sys::cuIpcCloseMemHandle(self.address) };
         }
     }
@@ -204,7 +204,7 @@ impl Imports {
     /// Returns the address at which the device finds `bytes` bytes of another process's memory.
     ///
     /// # Errors
-    /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the memory has not as many bytes.
+    /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the memory is smaller.
     pub(super) fn find(
         &self,
         gpu: &Arc<Gpu>,

@@ -11,20 +11,20 @@
 //! message          the sender copies it to lent memory, from which the receiver copies or reduces it
 //! ```
 //!
-//! *Streams* wait for each other, by words in host memory that all ranks share (`words`): a stream writes into the pages
-//! of the others how far it is, and waits until theirs are as far. The host has no part in it, but can write the words in
-//! its own page itself, to release its streams when a rank is dead (`watch`): an event of another process could not be
-//! released.
+//! *Streams* wait for each other, by words in host memory that all ranks share (`sync_pages`): a stream writes its progress
+//! into the pages of the other ranks, and waits until theirs have the same progress. The host takes no part in this, but can
+//! write the words in its own page, to release its streams when a rank is dead (`watch`). It could not release an event of
+//! another process.
 //!
-//! *Hosts* compare what they call (`agreement`): each sends its label and where its buffer is to rank 0, which answers
-//! everyone with all of that and a number. Operations of all endpoints are enqueued in the `order` of these numbers, the
-//! same on all ranks, as two ranks that enqueue two operations on one stream in opposite order would wait for each other
-//! for ever. Ranks of one process, whose streams share its work queues, are enqueued together (`meeting`), each `part` step by
-//! step. Of a message (`messages`) only its two ranks tell each other, and its receiver's stream waits for what the
-//! sender has enqueued already (`outbox`). An operation is over for the host when it is enqueued.
+//! *Hosts* compare their calls (`agreement`): each sends its label and the location of its buffer to rank 0, which sends all of
+//! these and a number to every rank. Operations of all endpoints are enqueued in the `order` of these numbers, the same on all
+//! ranks, as two ranks that enqueue two operations on one stream in opposite order would wait for each other for ever. Ranks of
+//! one process, whose streams share its work queues, are enqueued together (`joint_enqueue`), step by step (`rank_step`). Only
+//! the two ranks of a message exchange notices about it (`messages`), and the receiver's stream waits for work that the sender
+//! has already enqueued (`outbox`). For the host, an operation ends when it is enqueued.
 //!
-//! Buffers that others read are *registered* (`memory`): memory of `cuMemAlloc`, which another process can open. What is
-//! not registered is copied to such memory first, and all-reduced from there; so is every message.
+//! Buffers that others read are *registered* (`memory`): memory of `cuMemAlloc`, which another process can open. Other buffers,
+//! and every message, are first copied to such memory, and read from there.
 
 mod agreement;
 mod collectives;

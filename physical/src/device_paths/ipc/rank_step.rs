@@ -1,11 +1,11 @@
 //! One rank's part in an operation: what it contributes, and the steps in which its stream takes part.
 //!
-//! | step of a stream | what it does first, before it tells that |
+//! | step of a stream | work of the stream before it announces the step |
 //! |---|---|
 //! | 1, entered | copies the contribution if that is not registered |
 //! | 2, combined or read | waits for step 1 of all, and does the operation's work |
 //! | 3, read, of an all-reduce only | waits for step 2 of all, and copies what the others have combined |
-//! | done, for the own host only | waits for the last step of all |
+//! | done, for its own host only | waits for the last step of all |
 
 use super::collectives::{CollectiveTransfer, EndpointReach, copy};
 use super::contribution::Contribution;
@@ -66,7 +66,7 @@ impl PreparedStep {
         self.input.as_ref().map_or_else(|| self.output.span(), ReadView::span)
     }
 
-    /// Returns true if others read what this rank has.
+    /// Returns true if other ranks read this rank's contribution.
     fn contributes(&self, rank: usize) -> bool {
         self.label.fingerprint.root.is_none_or(|root| root as usize == rank)
     }
@@ -136,7 +136,7 @@ struct HeldMemory {
     _theirs: Vec<Arc<ExportedMemory>>,
 }
 
-/// One rank's part in an operation that is enqueued step by step, on whichever thread.
+/// One rank's part in an operation that is enqueued step by step, on any thread.
 pub(super) struct RankStep {
     label: Label,
     queue: Queue,
@@ -144,7 +144,7 @@ pub(super) struct RankStep {
     to: Span,
     contribution: Span,
     held: Arc<HeldMemory>,
-    /// Views of what is read and written, so that nobody else uses it before all is enqueued.
+    /// Views of the memory that is read and written, so that no other work uses it before all steps are enqueued.
     _views: (Option<ReadView>, WriteView),
     transfer: CollectiveTransfer,
     /// Step of the endpoint before the operation, and the last one that is enqueued.
@@ -171,7 +171,7 @@ impl RankStep {
         }
     }
 
-    /// Ends the part: lets the device look at what is enqueued, and returns the outcome.
+    /// Ends the part: makes the device watch the enqueued work, and returns the outcome.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver has refused.
@@ -195,8 +195,8 @@ impl RankStep {
         self.outcome = enqueue::enqueue(&self.queue, reads, writes, Arc::clone(&self.held), |work| {
             let enqueued = steps.try_for_each(|step| self.enqueue_step(work, step, &mut last));
             if enqueued.is_err() && last != self.first {
-                // What is on the stream waits for others all the same, and its end is to be known; where the driver refuses
-                // this, too, it is watched for ever.
+                // Enqueued work still waits for other ranks, and its end must be detected. If the driver refuses this as well,
+                // the work is watched for ever.
                 last = last.wrapping_add(1);
                 let _ = self.transfer.reach.words.note_step(work, last);
             }
@@ -205,7 +205,7 @@ impl RankStep {
         self.step = last;
     }
 
-    /// Lets the stream wait until all others have taken the step before, work, and tell.
+    /// Makes the stream wait until all other ranks have taken the previous step, do the work, and announce the step.
     fn enqueue_step(&self, work: &mut PathWork<'_>, step: usize, last: &mut u32) -> Result<()> {
         let EndpointReach { words, rank, .. } = &*self.transfer.reach;
         match step {
@@ -225,7 +225,7 @@ impl RankStep {
             }
         }
         *last = last.wrapping_add(1);
-        // Steps are counted alike on all ranks, and so is the one that only the own host hears of.
+        // All ranks count the same steps, including the step that is announced only to the own host.
         match step < self.transfer.announced_steps() {
             true => words.tell_step(work, *last),
             false => words.note_step(work, *last),

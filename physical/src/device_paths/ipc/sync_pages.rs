@@ -10,13 +10,13 @@
 //! | step | steps of collectives that its streams have taken | all ranks |
 //! | sent | messages to r that its streams have copied to where r finds them | r |
 //! | taken | messages of r that its streams have read | r |
-//! | mark | 1 once its host has let a stream go on that still had to wait: its words mean nothing any more | all ranks |
+//! | mark | 1 once its host has released a stream early: its words are no longer valid | all ranks |
 //!
 //! In its own page, a rank's `step` and `taken` say how many steps and messages its streams are done with.
 //!
-//! Streams write words, but for the mark, into the pages of others, and wait for words in the page of their own rank only:
-//! nobody but their own rank can release them. Everything is counted from 1 on, and a stream waits for a number or more,
-//! so that words never go back to zero.
+//! Streams write words, but for the mark, into the pages of others, and wait for words in the page of their own rank only: only
+//! their own rank can release them. All counts begin at 1, and a stream waits for a number or more, so that words never return
+//! to zero.
 
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
@@ -31,10 +31,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Lets a stream wait until the word minus the value, as a signed number, is at least 0.
+/// Makes a stream wait until the word minus the value, as a signed number, is at least 0.
 const WAIT: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
 
-/// Lets a stream write a value behind everything that it has written before.
+/// Makes a stream write a value after all its earlier writes.
 const WRITE: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 
 /// Bytes from one word to the next.
@@ -57,7 +57,7 @@ pub(super) struct SyncPages {
 }
 
 impl SyncPages {
-    /// Lets a GPU reach the pages of all ranks.
+    /// Makes the pages of all ranks accessible to a GPU.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
@@ -70,7 +70,7 @@ impl SyncPages {
             if let Some(found) = pinned.get(&page.addr().get()).and_then(Weak::upgrade) {
                 return Ok(found);
             }
-            // SAFETY: the keeper has the page, which is whole.
+            // SAFETY: the keeper owns the whole page.
             let page = Arc::new(unsafe { PinnedPage::new(gpu, page, Arc::clone(&keeper)) }?);
             pinned.insert(page.host.addr().get(), Arc::downgrade(&page));
             Ok(page)
@@ -98,13 +98,13 @@ impl SyncPages {
         self.word(rank, TAKEN).load(Ordering::Acquire)
     }
 
-    /// Returns true if the words of some rank mean nothing any more.
+    /// Returns true if the words of some rank are no longer valid.
     pub(super) fn are_void(&self) -> bool {
         (0..self.pages.len()).any(|rank| self.word(rank, MARK).load(Ordering::Acquire) != 0)
     }
 
-    /// Lets streams of this rank go on that wait for a step up to `step`, or for messages up to these of each rank, and
-    /// tells all ranks before.
+    /// Notifies all ranks, then releases the streams of this rank that wait for a step up to `step`, or for messages up to
+    /// these of each rank.
     pub(super) fn release(&self, step: u32, messages: impl Fn(usize) -> u32) {
         self.pages.iter().for_each(|page| page.word(self.rank, MARK).store(1, Ordering::Release));
         self.peers().for_each(|rank| {
@@ -123,50 +123,50 @@ impl SyncPages {
         (0..self.pages.len()).filter(|rank| *rank != self.rank)
     }
 
-    /// Lets a stream tell all ranks, its own among them, that it has come to a step.
+    /// Makes a stream notify all ranks, including its own, that it has reached a step.
     pub(super) fn tell_step(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
         (0..self.ranks()).try_for_each(|rank| self.write(work, rank, STEP, step))
     }
 
-    /// Lets a stream tell the own host that it has come to a step.
+    /// Makes a stream notify its own host that it has reached a step.
     pub(super) fn note_step(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
         self.write(work, self.rank, STEP, step)
     }
 
-    /// Lets a stream tell a rank that so many messages to it lie ready.
+    /// Makes a stream notify a rank that this many messages to it are ready.
     pub(super) fn tell_sent(&self, work: &PathWork<'_>, to: usize, messages: u32) -> Result<()> {
         self.write(work, to, SENT, messages)
     }
 
-    /// Lets a stream tell a rank that so many messages of it have been taken.
+    /// Makes a stream notify a rank that this many of its messages have been taken.
     pub(super) fn tell_taken(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
         self.write(work, from, TAKEN, messages)
     }
 
-    /// Lets a stream tell the own host that it has taken so many messages of all ranks together.
+    /// Makes a stream notify its own host of the number of messages that it has taken from all ranks together.
     pub(super) fn note_taken(&self, work: &PathWork<'_>, messages: u32) -> Result<()> {
         self.write(work, self.rank, TAKEN, messages)
     }
 
-    /// Lets a stream wait at a place until all others have come to a step.
+    /// Makes a stream wait at a sync point until all other ranks have reached a step.
     pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32, place: SyncPoint) -> Result<()> {
         self.peers().try_for_each(|peer| at(place, || self.wait(work, peer, STEP, step)))
     }
 
-    /// Lets a stream wait until so many messages of a rank lie ready.
+    /// Makes a stream wait until this many messages of a rank are ready.
     pub(super) fn await_sent(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
         at(SyncPoint::IpcMessage, || self.wait(work, from, SENT, messages))
     }
 
-    /// Lets a stream write a word of this rank into the page of rank `to`.
+    /// Makes a stream write a word of this rank into the page of rank `to`.
     fn write(&self, work: &PathWork<'_>, to: usize, word: usize, value: u32) -> Result<()> {
         let word = self.pages[to].address + (self.rank * LINE + word) as u64;
-        // SAFETY: the stream is there, and its work keeps the page.
+        // SAFETY: the stream is valid, and its work keeps the page alive.
         let status = unsafe { sys::cuStreamWriteValue32_v2(work.stream().0, word, value, WRITE) };
         work.expect(status, "let a stream write a word")
     }
 
-    /// Lets a stream wait until a word of rank `peer` in the page of this one is `value` or more.
+    /// Makes a stream wait until a word of rank `peer` in the page of this rank is `value` or more.
     fn wait(&self, work: &PathWork<'_>, peer: usize, word: usize, value: u32) -> Result<()> {
         let word = self.pages[self.rank].address + (peer * LINE + word) as u64;
         // SAFETY: as above.
@@ -190,21 +190,21 @@ unsafe impl Send for PinnedPage {}
 unsafe impl Sync for PinnedPage {}
 
 impl PinnedPage {
-    /// Pins a page, which nobody else has pinned.
+    /// Pins a page that is not yet pinned.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
     ///
     /// # Safety
-    /// The page is there as long as `keeper` lives.
+    /// The page is valid as long as `keeper` lives.
     unsafe fn new(gpu: &Arc<Gpu>, host: NonNull<u8>, keeper: Keeper) -> Result<Self> {
         let _current = gpu.enter()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the caller has said that the page is there.
+        // SAFETY: the caller guarantees that the page is valid.
         let status = unsafe { sys::cuMemHostRegister_v2(host.as_ptr().cast(), PAGE, flags) };
         gpu.expect(status, "pin host memory that ranks share")?;
         let mut page = PinnedPage { address: 0, host, gpu: Arc::clone(gpu), _keeper: keeper };
-        // SAFETY: the place is there for one address, and the page is pinned.
+        // SAFETY: the pointer is valid for a write of one address, and the page is pinned.
         let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut page.address, host.as_ptr().cast(), 0) };
         gpu.expect(status, "find pinned host memory")?;
         Ok(page)
@@ -212,8 +212,8 @@ impl PinnedPage {
 
     /// Returns a word of a rank.
     fn word(&self, rank: usize, word: usize) -> &AtomicU32 {
-        // SAFETY: the page has a line for every rank, aligned, which nobody reaches otherwise than by atomic operations,
-        // and it lives as long as this.
+        // SAFETY: the page has a line for every rank, aligned, which is accessed only by atomic operations, and it lives as
+        // long as this.
         unsafe { self.host.add(rank * LINE + word).cast().as_ref() }
     }
 }
@@ -227,7 +227,7 @@ impl Drop for PinnedPage {
     }
 }
 
-/// Returns true if a word has come to a number.
+/// Returns true if a word has reached a number.
 pub(super) fn has_come(word: u32, number: u32) -> bool {
     word.wrapping_sub(number) as i32 >= 0
 }

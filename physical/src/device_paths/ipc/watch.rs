@@ -1,8 +1,8 @@
-//! Eyes on an operation that is enqueued: a stream that waits for a dead rank, or for ever, is let go on by the host.
+//! The watch on an enqueued operation: the host releases a stream that waits for a dead rank, or for ever.
 //!
-//! The failure comes first, the release a moment later: what a stream does then is wrong, and it tells the others' that
-//! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong. Where a rank
-//! hears of it later, the mark that was written before the release tells it so.
+//! The failure is reported first, and the release follows a moment later. After the release, a stream computes wrong results,
+//! and notifies the streams of other ranks of its steps as usual. By then those ranks have also received the failure, and
+//! discard the results. If a rank receives the failure later, it sees the mark that was written before the release.
 
 use super::collectives::EndpointReach;
 use super::sync_pages::has_come;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub(super) enum AwaitedWords {
     /// Steps of all ranks: of a collective, the step before its own, and its last one.
     Steps { first: u32, last: u32 },
-    /// Messages of one rank, up to this one of it, which is this one of all that were taken here.
+    /// Messages of one rank: the last number among its messages, and the last number among all messages taken here.
     Message { from: usize, number: u32, taken: u32 },
 }
 
@@ -87,7 +87,7 @@ impl OperationInFlight {
         }
     }
 
-    /// Returns why the operation cannot go on, if it cannot.
+    /// Returns the reason if the operation cannot continue.
     fn obstacle(&self, progress: &mut OperationProgress) -> Option<Error> {
         let EndpointReach { health, deadline, .. } = &*self.reach;
         let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
@@ -108,7 +108,7 @@ impl OperationInFlight {
         Some(error)
     }
 
-    /// Lets all streams of this rank go on that wait for others.
+    /// Releases all streams of this rank that wait for other ranks.
     fn release(&self) {
         let EndpointReach { words, step, awaited, .. } = &*self.reach;
         words.release(step.load(Ordering::Relaxed), |rank| awaited[rank].load(Ordering::Relaxed));
@@ -131,11 +131,11 @@ impl FailureWatch for OperationInFlight {
             progress.failed = Some(Stopwatch::start());
         }
         if is_done {
-            // Until it is known who has given up what.
+            // Until all ranks know which operations failed.
             return progress.failed.is_none();
         }
         if progress.failed.as_mut().is_some_and(|failed| failed.elapsed() > PATIENCE) {
-            // Again and again: a rank that lives may write what it was about to.
+            // Repeatedly: a live rank may still complete a pending write.
             self.release();
         }
         true

@@ -1,7 +1,7 @@
-//! Collectives that NCCL carries out, and how it is called.
+//! Collectives that NCCL carries out, and the calls to it.
 //!
-//! Sums and products are NCCL's, in its order. f32 and f64 are divided after the sum, 16-bit floats before, by NCCL. A
-//! NaN is made the one that reductions here give.
+//! Sums and products are NCCL's, in its order. f32 and f64 are divided after the sum, 16-bit floats before, by NCCL. A NaN is
+//! replaced by the NaN that reductions of this crate return.
 
 use super::endpoint::NcclPath;
 use super::members::GroupMembers;
@@ -18,7 +18,7 @@ use crate::transport::{Label, Ticket};
 use nccl_rs::{Communicator, Reduction};
 use std::sync::Arc;
 
-/// Returns what NCCL does of a reduction; `None` if that is not what it is here.
+/// Returns the part of a reduction that NCCL carries out; `None` if its definition differs from that of this crate.
 pub(super) fn reduced_by(what: &Fingerprint) -> Option<Reduction> {
     let op = match what.reduce? {
         // Divided afterwards.
@@ -28,7 +28,7 @@ pub(super) fn reduced_by(what: &Fingerprint) -> Option<Reduction> {
     reduction(op, what.dtype)
 }
 
-/// Returns the factor that completes a reduction by NCCL, and every NaN with it; `None` if there is none to complete.
+/// Returns the factor that completes a reduction by NCCL and replaces every NaN; `None` if nothing is left to complete.
 pub(super) fn completed_by(what: &Fingerprint, ranks: usize) -> Option<f64> {
     let op = what.reduce.filter(|_| what.dtype.is_float() && ranks > 1)?;
     let divides = op == ReduceOp::Mean && !what.dtype.is_half();
@@ -63,7 +63,7 @@ pub(super) unsafe fn call(
 }
 
 impl NcclPath {
-    /// Takes in a collective of these ranks.
+    /// Accepts a collective of these ranks.
     fn begin(
         &self,
         ticket: Ticket,
@@ -89,7 +89,7 @@ impl Collectives for NcclPath {
             OperationKind::AllGather | OperationKind::Broadcast => true,
             _ => false,
         };
-        // A group of one rank has nothing to communicate, and nobody to connect to.
+        // A group of one rank has nothing to communicate, and no peer to connect to.
         offered && (label.tag.is_of_world() || members.len() > 1)
     }
 

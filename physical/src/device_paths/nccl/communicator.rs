@@ -13,14 +13,14 @@ use nccl_rs::{Communicator, UniqueId};
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-/// Communicator of NCCL. To end it may wait for the device, so that happens on a thread of its own, or not at all: without
-/// such a thread, NCCL keeps it as long as the process lives.
+/// NCCL communicator. Ending it may wait for the device, so it ends on a separate thread. If that thread cannot start, NCCL
+/// keeps the communicator as long as the process lives.
 pub(super) type NcclComm = ManuallyDrop<Communicator>;
 
-/// No name: what a place for one holds at first.
+/// Initial value of a name that is not yet known.
 pub(super) const UNKNOWN: UniqueId = UniqueId::from_bytes([0; UniqueId::SIZE]);
 
-/// Returns the name of a communicator that is to be.
+/// Returns the name of a future communicator.
 ///
 /// # Errors
 /// [`Error::Setup`] without NCCL; [`Error::System`] if NCCL has none.
@@ -28,8 +28,8 @@ pub(super) fn draw() -> Result<UniqueId> {
     UniqueId::new().map_err(|error| explained("draw a name for a communicator of NCCL's", &error))
 }
 
-/// Begins to connect the GPU of a queue, as this rank of so many, with all that call it with the same name. NCCL goes on
-/// with that on a thread of its own.
+/// Begins to connect the GPU of a queue, as this rank in a world of this size, with all ranks that call it with the same name.
+/// NCCL continues on its own thread.
 ///
 /// # Errors
 /// [`Error::System`] with NCCL's reason if it refuses; [`Error::Usage`] if the queue is no GPU's.
@@ -44,7 +44,7 @@ pub(super) fn begin(queue: &Queue, (rank, ranks): (usize, usize), id: UniqueId) 
 
 /// Ends a communicator that was not connected.
 fn abort(queue: &Queue, comm: NcclComm) {
-    // What it says does not matter any more.
+    // Its result is no longer needed.
     let abort = move || drop(ManuallyDrop::into_inner(comm).abort());
     Teardown::begin(queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
 }

@@ -1,12 +1,12 @@
 //! Comparison: before a collective is enqueued, its ranks compare their calls by
 //! [control messages](crate::device_paths::device_path::control_message) of the host's transport.
 //!
-//! Ranks that call different collectives of NCCL's hang. So, in rounds k = 0, 1, …, member m of a group writes to m + 2^k and
-//! reads from m − 2^k, under the label of the collective. A rank that has completed all rounds knows that all ranks agree,
-//! and that each of them has enqueued all that it called before. So no GPU waits for a rank that has not come. Ranks that call
-//! their collectives in different orders wait for mail only, until their deadline.
+//! Ranks that call different NCCL collectives hang. So, in rounds k = 0, 1, …, member m of a group writes to m + 2^k and reads
+//! from m − 2^k, under the label of the collective. A rank that has completed all rounds knows that all ranks agree, and that
+//! each of them has enqueued all that it called before. So no GPU waits for a rank that has not reached the collective. Ranks
+//! that call their collectives in different orders wait only for control messages, until their deadline.
 //!
-//! If NCCL has not connected the ranks, the mail carries the name of their communicator, which the first of them draws.
+//! If NCCL has not connected the ranks, the control messages carry the name of their communicator, which the first rank draws.
 
 use super::communicator::{UNKNOWN, draw};
 use super::endpoint::NcclPath;
@@ -20,7 +20,7 @@ use nccl_rs::UniqueId;
 /// First step of the comparison, beyond the steps of any operation.
 const COMPARISON: usize = 0xff00;
 
-/// Numbers that a name takes in mail.
+/// Number of integers of a name in a control message.
 const NUMBERS: usize = UniqueId::SIZE / size_of::<u64>();
 
 fn to_numbers(name: &UniqueId) -> [u64; NUMBERS] {
@@ -34,7 +34,7 @@ fn of_numbers(numbers: [u64; NUMBERS]) -> UniqueId {
 /// A round in which this rank has written, and not read.
 pub(super) struct Comparison {
     round: u32,
-    /// Name of the communicator, as far as this rank has heard it; `None` if the ranks are connected.
+    /// Name of the communicator, if this rank has received it; `None` if the ranks are connected.
     name: Option<UniqueId>,
     mail: PendingNumbers,
 }
@@ -45,7 +45,7 @@ impl Comparison {
         self.round
     }
 
-    /// Returns the name that is known after the round; `None` while its mail has not come.
+    /// Returns the name that is known after the round; `None` until its control message has arrived.
     ///
     /// # Errors
     /// Those of the receive, such as a mismatch.
@@ -55,7 +55,7 @@ impl Comparison {
         Ok(heard.map(|heard| Some(if own == UNKNOWN { heard } else { own })))
     }
 
-    /// Gives the round up.
+    /// Abandons the round.
     pub(super) fn cancel(&self, host: &dyn Transport) {
         self.mail.cancel(host);
     }
@@ -70,7 +70,7 @@ pub(super) enum Compared {
 }
 
 impl NcclPath {
-    /// Begins to compare what the ranks call.
+    /// Begins to compare the calls of the ranks.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if memory runs out, or NCCL has no name.

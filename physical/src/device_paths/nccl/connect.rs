@@ -1,5 +1,4 @@
-//! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL
-//! connects them.
+//! Connection: rank 0 draws the name of a communicator, sends it to the others by the host transport, and NCCL connects them.
 
 use super::communicator::{begin, connected, draw};
 use super::endpoint::{NcclPath, NcclState};
@@ -50,7 +49,7 @@ pub(crate) fn connect(site: &PathContext<'_>) -> Result<Rc<dyn DevicePath>> {
     Ok(path)
 }
 
-/// Returns the name that rank 0 has drawn, and told all others.
+/// Returns the name that rank 0 has drawn and sent to all others.
 fn spread(host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
     let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, UniqueId::SIZE);
     let label = Label { fingerprint, ..control_message::label(1, 0)? };

@@ -25,7 +25,7 @@ pub(super) struct NcclState {
     pub(super) tickets: Tickets,
     /// Collectives that are not on the stream, in the order of their calls.
     pub(super) queue: VecDeque<NcclOperation>,
-    /// Collectives on the stream, of which mail has not left.
+    /// Collectives on the stream whose control messages have not all been sent.
     enqueued: Vec<NcclOperation>,
     /// Communicators of split groups.
     pub(super) groups: Vec<GroupLink>,
@@ -46,8 +46,8 @@ pub(super) struct NcclPath {
 }
 
 impl NcclPath {
-    /// Lets this thread advance the collectives of this path when it waits for its GPU: that may wait for another one,
-    /// whose rank waits for mail of this one about another collective.
+    /// Makes this thread advance the collectives of this path while it waits for its GPU. The GPU may wait for a GPU of a rank
+    /// that waits for a control message of this rank about a different collective.
     pub(super) fn go_on_while_waiting(self: &Rc<Self>) {
         let path = Rc::downgrade(self);
         let work = move || {
@@ -59,7 +59,7 @@ impl NcclPath {
         go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
     }
 
-    /// Takes a collective in, or the reason why it cannot begin.
+    /// Accepts a collective, or the reason why it cannot begin.
     pub(super) fn open(&self, begin: impl FnOnce(Ticket) -> Result<NcclOperation>) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
@@ -110,7 +110,7 @@ impl NcclPath {
         Ok(self.finish(state)? || moved)
     }
 
-    /// Ends the collectives that are on the stream and have told the other ranks all that they need.
+    /// Ends the collectives that are on the stream and whose control messages are sent.
     fn finish(&self, state: &mut NcclState) -> Result<bool> {
         let mut moved = false;
         let NcclState { tickets, enqueued, .. } = state;
@@ -166,7 +166,7 @@ impl DevicePath for NcclPath {
     fn cancel(&self, ticket: Ticket) {
         let state = &mut *self.state.borrow_mut();
         state.tickets.close(ticket);
-        // NCCL continues with what it has.
+        // NCCL continues with the enqueued collectives.
         let is_it = |operation: &NcclOperation| operation.ticket == ticket && !operation.is_at_nccl();
         if let Some(operation) = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at)) {
             operation.cancel(&*self.host);

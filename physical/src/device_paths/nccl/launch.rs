@@ -1,8 +1,8 @@
-//! Launches: how a collective comes to NCCL's stream, and what the queues of its views wait for.
+//! Launches: the steps that put a collective on the NCCL stream, and the waits of the queues of its views.
 //!
-//! NCCL has a stream of its own. It waits until the queues of the views have come to the collective; and what is asked of the
-//! memory afterwards waits for NCCL. NCCL may take a while to enqueue, until the other ranks have come, too: until then
-//! the operation has the views, and nothing else goes to the stream.
+//! NCCL has its own stream. The stream waits until the queues of the views have reached the collective, and later work on the
+//! memory waits for NCCL. NCCL may not finish enqueuing until the other ranks have also called it. Until then the operation
+//! keeps the views, and no other work is put on the stream.
 
 use super::collectives::{call, completed_by};
 use super::endpoint::NcclPath;
@@ -22,10 +22,10 @@ pub(super) struct NcclLaunch {
 }
 
 impl NcclPath {
-    /// Lets NCCL's stream wait for the work of the views' queues.
+    /// Makes the NCCL stream wait for the work of the views' queues.
     ///
     /// # Errors
-    /// The failure of the queue's work, if one is known: nobody is to get what came of that.
+    /// The failure of the queue's work, if one is known: its results must not be sent.
     pub(super) fn prepare(
         &self,
         operation: &NcclOperation,
@@ -49,7 +49,7 @@ impl NcclPath {
         Ok(NcclLaunch { link, flight })
     }
 
-    /// Lets NCCL enqueue a collective.
+    /// Makes NCCL enqueue a collective.
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
@@ -57,14 +57,14 @@ impl NcclPath {
         let (from, to) = operation.spans();
         enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
             link.call("let NCCL communicate", |comm| {
-                // SAFETY: the memory is the device's, and the operation and then the stream keep it until the device is
-                // done with it. Queues of others wait meanwhile. Ranks have compared the lengths.
+                // SAFETY: the memory is the device's, and the operation and then the stream keep it until the device is done
+                // with it. Other queues wait meanwhile. Ranks have compared the lengths.
                 unsafe { call(&operation.label.fingerprint, (&from, &to), comm, work.stream()) }
             })
         })
     }
 
-    /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
+    /// Makes the queues of the views wait for the collective, and completes the parts that NCCL does not carry out.
     ///
     /// # Errors
     /// Those of the driver.

@@ -1,11 +1,11 @@
 //! One NCCL communicator, the work in flight on it, and its teardown.
 //!
-//! The communicator does not block: whoever has begun something asks until it is ready. It is called by the thread of its
-//! endpoint and, while work is in flight, asked by the device's sweeper, in turns. NCCL calls the driver, which may hold up
-//! both: so another thread, which asks neither, sees to it that the work of a failed rank's peers ends all the same. When a rank is known to have
-//! failed, NCCL reports an error, or work takes longer than the deadline, the queue fails with the reason, and whatever
-//! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
-//! device is done with it.
+//! The communicator does not block: the caller of an operation polls until it is ready. The endpoint thread calls the
+//! communicator and, while work is in flight, the sweeper of the device polls it, one at a time. NCCL calls the driver, which
+//! may block both threads. So a third thread, which calls neither NCCL nor the driver, ensures that work ends when a peer has
+//! failed. If a rank fails, NCCL reports an error, or work exceeds the deadline, then the queue and all operations that wait
+//! for it fail with the reason. Then the communicator is aborted, which ends its kernels. The stream keeps memory alive until
+//! the device no longer uses it.
 
 use super::communicator::NcclComm;
 use super::teardown::Teardown;
@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-/// Time after a rank has failed for which it is asked whether work is done all the same. Whoever asks may be held up.
+/// Time after the failure of a rank in which the work is still polled for completion. The polling thread may be blocked.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Time between two looks at what NCCL does by itself.
+/// Time between two polls of an NCCL operation.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// Work that is on the stream.
@@ -46,7 +46,7 @@ pub(super) struct NcclWork {
     seen: Mutex<Seen>,
 }
 
-/// Knowledge of work on the stream. No call of NCCL's or the driver's is made while it is locked.
+/// Knowledge of work on the stream. NCCL and the driver are not called while it is locked.
 #[derive(Default)]
 struct Seen {
     is_done: bool,
@@ -54,7 +54,7 @@ struct Seen {
     begun: Option<Stopwatch>,
     /// Time since the driver and NCCL have last answered.
     answered: Option<Stopwatch>,
-    /// Failure of which NCCL has told.
+    /// Failure that NCCL has reported.
     trouble: Option<Error>,
     /// Time since a rank is known to have failed.
     condemned: Option<Stopwatch>,
@@ -77,7 +77,8 @@ pub(super) struct SharedCommunicator {
     queue: Queue,
     /// Time since NCCL reported that another rank is gone.
     suspected: Mutex<Option<Stopwatch>>,
-    /// Memory of what NCCL was enqueuing when it was ended; `None` once it enqueues nothing more.
+    /// Memory of the collective that NCCL was enqueuing when the communicator was ended; `None` once NCCL enqueues nothing
+    /// more.
     left_over: Arc<Mutex<Option<Vec<Span>>>>,
     health: Arc<Health>,
     bell: Arc<dyn Bell>,
@@ -129,7 +130,7 @@ impl SharedCommunicator {
         self.failure.get()
     }
 
-    /// Lets NCCL begin something.
+    /// Makes NCCL begin an operation.
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
@@ -143,7 +144,7 @@ impl SharedCommunicator {
         call(comm).map_err(|error| explained(doing, &error))
     }
 
-    /// Returns true once NCCL has done what it has begun, false while it is at it.
+    /// Returns true once NCCL has completed the operation, false while it is in progress.
     ///
     /// # Errors
     /// [`Error::System`] if that has failed; the failure that has ended the communicator.
@@ -153,7 +154,7 @@ impl SharedCommunicator {
         comm.is_ready().map_err(|error| explained(doing, &error))
     }
 
-    /// Does the same, but says nothing of a failure at first: soon a verdict may name the rank for which NCCL has failed.
+    /// Does the same, but delays the report of a failure, as a verdict may soon name the rank that caused it.
     ///
     /// # Errors
     /// As [`SharedCommunicator::is_ready`].
@@ -170,7 +171,7 @@ impl SharedCommunicator {
         self.failure.get().cloned().unwrap_or_else(closed)
     }
 
-    /// Lets the device look at work that is about to be enqueued behind the event `begun`.
+    /// Makes the device watch work that will be enqueued after the event `begun`.
     ///
     /// # Errors
     /// [`Error::Usage`] if the queue is no GPU's.
@@ -192,21 +193,21 @@ impl SharedCommunicator {
         self.bell.ring();
     }
 
-    /// Lets NCCL end the communicator and its work. That waits until the device has come to the work, which may never be if
-    /// something ahead of it does not end.
+    /// Makes NCCL end the communicator and its work. This waits until the device has reached the work, possibly for ever if
+    /// earlier work does not end.
     fn abort(&self) {
         let queue = self.queue.clone();
         let left_over = Arc::clone(&self.left_over);
         self.end(move |comm| {
-            // What it says does not matter any more.
+            // Its result is no longer needed.
             drop(comm.abort());
             let spans = lock(&left_over).take();
             hold(&queue, spans.unwrap_or_default());
         });
     }
 
-    /// Ends the communicator on a thread of its own, in this way, once. That waits for its turn, which somebody may have
-    /// whom the driver holds up; nobody else has another one.
+    /// Ends the communicator on a thread of its own, in this way, once. This waits for the lock, whose holder the driver may
+    /// block. No other thread ends the communicator.
     fn end(&self, how: impl FnOnce(Communicator) + Send + 'static) {
         let mut ending = lock(&self.ending);
         if self.is_ending.swap(true, Ordering::AcqRel) {
@@ -235,7 +236,8 @@ impl SharedCommunicator {
         ending.into_iter().for_each(|ending| ending.wait(limit));
     }
 
-    /// Keeps memory of what NCCL was enqueuing when it was ended, until it and the device are done with that.
+    /// Keeps the memory of the collective that NCCL was enqueuing when the communicator was ended, until NCCL and the device no
+    /// longer use it.
     pub(super) fn keep(&self, spans: Vec<Span>) {
         let mut left_over = lock(&self.left_over);
         match &mut *left_over {
@@ -244,7 +246,7 @@ impl SharedCommunicator {
         }
     }
 
-    /// Begins the end of the communicator when its work is done, or when what has `waited` is past the limit.
+    /// Begins the end of the communicator when its work is done, or when `waited` exceeds the limit.
     fn finish(&self, waited: &mut Stopwatch, limit: Duration) {
         let last = self.queue.device().map(|queue| queue.record());
         let is_done = || last.as_ref().is_none_or(|last| last.has_happened());
@@ -268,7 +270,7 @@ impl SharedCommunicator {
         self.abort();
     }
 
-    /// Returns the error of work for which nobody has waited any longer.
+    /// Returns the error of work that was abandoned.
     fn unfinished(&self, after: Duration) -> Error {
         let context = ErrorContext::Device;
         match self.health.verdict() {
@@ -284,13 +286,13 @@ impl SharedCommunicator {
         comm.finalize().map_err(|error| explained("close NCCL", &error))
     }
 
-    /// Lets NCCL forget the communicator, which is finalized. That waits until no rank of this host has a connection to
-    /// this one, and so for those that go on.
+    /// Makes NCCL destroy the finalized communicator. This waits until no rank of this host has a connection to this rank, and
+    /// so for ranks that continue.
     fn destroy(&self) {
         self.end(|comm| drop(comm.destroy()));
     }
 
-    /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.
+    /// Returns the failure that NCCL reports, once it is clear that no verdict names the failed rank.
     fn trouble(&self, doing: &str) -> Option<Error> {
         let error = self.is_ready(doing).err()?;
         let mut suspected = lock(&self.suspected);
@@ -299,8 +301,8 @@ impl SharedCommunicator {
     }
 }
 
-/// Closes the communicators of an endpoint when their work is done, together with the other ranks; ends them after
-/// `limit`, and waits for NCCL as long again. Work that is not done by then fails, for whoever reads what it was to write.
+/// Closes the communicators of an endpoint when their work is done, together with the other ranks; ends them after `limit`, and
+/// waits for NCCL as long again. Work that is not done by then fails, and so do readers of its result.
 pub(super) fn close<'a>(links: impl Iterator<Item = &'a SharedCommunicator> + Clone, limit: Duration) {
     let mut waited = Stopwatch::start();
     links.clone().for_each(|link| link.finish(&mut waited, limit));
@@ -313,7 +315,7 @@ pub(super) fn wait_for_ends<'a>(links: impl Iterator<Item = &'a SharedCommunicat
     links.for_each(|link| link.wait_for_end(limit.saturating_sub(waited.elapsed())));
 }
 
-/// Lets the stream hold memory as far as the device is at it. Where the device is lost, nothing is.
+/// Makes the stream keep memory alive that the device still uses. A lost device uses none.
 fn hold(queue: &Queue, spans: Vec<Span>) {
     let _ = enqueue(queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
 }
@@ -332,7 +334,7 @@ impl NcclWork {
         Ok(Arc::clone(self.done.get_or_init(|| queue.record())))
     }
 
-    /// Returns the reason why the work cannot go on, if there is one.
+    /// Returns the reason if the work cannot continue.
     fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
         let context = ErrorContext::Operation(self.label.fingerprint, self.label.tag);
@@ -340,7 +342,7 @@ impl NcclWork {
             let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
             return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(context));
         }
-        // Until it is enqueued, its operations look for themselves.
+        // Until it is enqueued, its operations check for failures themselves.
         self.done.get()?;
         if let Some(error) = &seen.trouble {
             return Some(error.clone());

@@ -1,4 +1,4 @@
-//! Members: the ranks of a collective, in the order of their group, and which of them this rank hears of in which round.
+//! Members: the ranks of a collective, in the order of their group, and the ranks that this rank receives from in each round.
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -40,17 +40,17 @@ impl GroupMembers {
         self.place
     }
 
-    /// Returns the number of rounds after which each rank has heard of all, if each hears of one in every round.
+    /// Returns the number of rounds after which each rank has information from all, if each receives one message a round.
     pub(super) fn rounds(&self) -> u32 {
         self.count().next_power_of_two().ilog2()
     }
 
-    /// Returns the rank that one writes to in a round.
+    /// Returns the rank that this rank writes to in a round.
     pub(super) fn after(&self, round: u32) -> usize {
         self.ranks[(self.place + (1 << round)) % self.count()]
     }
 
-    /// Returns the rank that one reads from in a round.
+    /// Returns the rank that this rank reads from in a round.
     pub(super) fn before(&self, round: u32) -> usize {
         self.ranks[(self.place + self.count() - (1 << round) % self.count()) % self.count()]
     }

@@ -16,12 +16,12 @@ use crate::runtime;
 use crate::transport::{Label, Ticket, Transport};
 use std::sync::Arc;
 
-/// A collective that is not over.
+/// A collective that has not ended.
 pub(super) struct NcclOperation {
     pub(super) ticket: Ticket,
     pub(super) label: Label,
     pub(super) members: GroupMembers,
-    /// Own mail that has not left.
+    /// Control messages of this rank that have not been sent.
     pub(super) sent: Vec<Ticket>,
     /// `None` if it works in place.
     pub(super) input: Option<ReadView>,
@@ -43,7 +43,7 @@ pub(super) enum CollectiveStage {
 
 /// Outcome of a look at the first collective.
 pub(super) enum CollectiveStep {
-    /// It waits for mail.
+    /// It waits for a control message.
     Waits,
     /// It waits for NCCL, which rings no bell.
     Busy,
@@ -61,24 +61,24 @@ pub(super) struct GroupLink {
 }
 
 impl NcclOperation {
-    /// Returns what it reads, and what it writes.
+    /// Returns the memory that it reads, and the memory that it writes.
     pub(super) fn spans(&self) -> (Span, Span) {
         let to = self.output.span();
         (self.input.as_ref().map_or_else(|| to.clone(), ReadView::span), to)
     }
 
-    /// Returns true if NCCL has it, so that it cannot be taken back.
+    /// Returns true if NCCL has started it, so that it cannot be cancelled.
     pub(super) fn is_at_nccl(&self) -> bool {
         matches!(self.stage, CollectiveStage::Connecting(_) | CollectiveStage::Enqueuing(_))
     }
 
-    /// Returns the rank whose mail it waits for, if it does.
+    /// Returns the rank whose control message it waits for, if it does.
     pub(super) fn awaited(&self) -> Option<usize> {
         let CollectiveStage::Comparing(comparison) = &self.stage else { return None };
         Some(self.members.before(comparison.round()))
     }
 
-    /// Gives up its mail.
+    /// Abandons its control messages.
     pub(super) fn cancel(&self, host: &dyn Transport) {
         if let CollectiveStage::Comparing(comparison) = &self.stage {
             comparison.cancel(host);
@@ -86,7 +86,7 @@ impl NcclOperation {
         self.sent.iter().for_each(|sent| host.cancel(*sent));
     }
 
-    /// Lets the communicator keep the memory of what NCCL enqueues, when it is ended.
+    /// Makes the communicator keep the memory of the collective that NCCL enqueues, when the communicator is ended.
     pub(super) fn let_go(self) {
         if let CollectiveStage::Enqueuing(launch) = &self.stage {
             let (from, to) = self.spans();
@@ -129,7 +129,7 @@ impl NcclPath {
                 Ok(CollectiveStep::Enqueued)
             }
             CollectiveStage::Connecting(_) | CollectiveStage::Enqueuing(_) => {
-                // NCCL is at it on a thread of its own.
+                // NCCL works on it on its own thread.
                 runtime::yield_now();
                 Ok(CollectiveStep::Busy)
             }
@@ -137,8 +137,8 @@ impl NcclPath {
         }
     }
 
-    /// Continues with the next round of the comparison; hands a collective to NCCL on which the ranks agree, or lets NCCL
-    /// connect them before.
+    /// Continues with the next round of the comparison; passes a collective to NCCL once the ranks agree on it, or first makes
+    /// NCCL connect them.
     fn proceed(
         &self,
         state: &mut NcclState,
@@ -147,7 +147,7 @@ impl NcclPath {
     ) -> Result<CollectiveStep> {
         state.tickets.advance(head.ticket, 1);
         let name = match compared {
-            // With this its caller ends the work of the others.
+            // With this error, the caller ends the work of the other collectives.
             Err(error) => return Ok(CollectiveStep::Refused(error)),
             Ok(Compared::Next(comparison)) => {
                 head.stage = CollectiveStage::Comparing(comparison);
@@ -170,7 +170,7 @@ impl NcclPath {
 
     fn launch(&self, head: &mut NcclOperation, link: Arc<SharedCommunicator>) -> Result<CollectiveStep> {
         let launch = self.prepare(head, Arc::clone(&link))?;
-        // Set before the call: NCCL may have begun what it then refuses.
+        // Set before the call: NCCL may have begun an operation that it then refuses.
         head.stage = CollectiveStage::Enqueuing(launch);
         self.hand_over(head, &link)?;
         Ok(CollectiveStep::Moved)

@@ -1,8 +1,8 @@
 //! Teardown: threads on which NCCL ends communicators, each for one.
 //!
-//! An abort waits until the device has come to NCCL's work, and a communicator is not destroyed before the other ranks of
-//! its host have closed their connections to it. So an endpoint waits for a while only, and so does the end of the
-//! process: nobody knows what the driver does on such a thread then.
+//! An abort waits until the device has come to NCCL's work, and a communicator is not destroyed before the other ranks of its
+//! host have closed their connections to it. So an endpoint, and the end of the process, wait only for a limited time: such a
+//! thread may be inside the driver.
 
 #![allow(clippy::disallowed_methods, reason = "the process ends, and no world is left")]
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Longest that an endpoint waits for the other ranks when it closes, and the end of the process for NCCL.
 pub(super) const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Endings that may not be over; `None` once the process ends, when no more may begin.
+/// Teardowns that may be running; `None` once the process ends, after which none may begin.
 static RUNNING: Mutex<Option<Vec<Arc<Teardown>>>> = Mutex::new(Some(Vec::new()));
 
 /// End of a communicator by NCCL: the thread, until it has ended.
@@ -35,9 +35,8 @@ extern "C" fn wait_for_all() {
 }
 
 impl Teardown {
-    /// Starts `end` on a thread of its own, with the context of the queue's GPU: without one, NCCL would make one on the
-    /// first GPU, whichever the communicator's is. Where a GPU has none any more, or the process ends, nothing is left to
-    /// do.
+    /// Starts `end` on a thread of its own, with the context of the queue's GPU: without one, NCCL would make one on the first
+    /// GPU, whichever the communicator's is. If the GPU no longer has a context, or the process ends, nothing is left to do.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if there can be no further thread.
@@ -66,7 +65,7 @@ impl Teardown {
         if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return false;
         }
-        // It does not panic, and what it would have said does not matter any more.
+        // It does not panic, and its result is no longer needed.
         drop(thread.take().map(Thread::join));
         true
     }

@@ -1,17 +1,17 @@
-//! NCCL in the words of this crate: errors with remedies, and the types and reductions that both have.
+//! Translation between NCCL and this crate: errors with remedies, and the types and reductions that both have.
 
 use crate::error::{Error, Result};
 use crate::memory::dtype::{DType, ReduceOp};
 use nccl_rs::{DataType, Reduction, Status, Version};
 use std::io;
 
-/// Remedy if there is no NCCL that fits.
+/// Remedy if no suitable NCCL is installed.
 const INSTALL: &str = "install NCCL 2.27.3 or newer (its Python package is nvidia-nccl-cu12) where the loader finds it: name its folder in LD_LIBRARY_PATH";
 
 /// Returns the version of NCCL on this machine, which is loaded for that. It needs no GPU.
 ///
 /// # Errors
-/// [`Error::Setup`] that names the library, what is missing of it, or its version, if there is none or it is too old.
+/// [`Error::Setup`] if NCCL is missing, incomplete or too old; it names the library, the missing function or the version.
 pub fn version() -> Result<Version> {
     nccl_rs::version().map_err(|error| explained("ask NCCL for its version", &error))
 }
@@ -60,9 +60,8 @@ pub(super) fn data_type(dtype: DType) -> DataType {
     }
 }
 
-/// Returns NCCL's reduction. `None` where NCCL's is another one than ours: its least and greatest float is a number where
-/// one contribution is NaN, it rounds means of integers, which we do not have, and it has neither integers of 16 bits nor
-/// booleans nor bitwise reductions.
+/// Returns NCCL's reduction. Returns `None` if the definitions differ: NCCL ignores a NaN in the minimum and maximum of floats,
+/// and rounds means of integers, which this crate does not have. NCCL has no 16-bit integers, booleans or bitwise reductions.
 ///
 /// A mean multiplies every contribution by 1/n, rounded to the type, before it sums, and so differs from a sum divided
 /// by n in the last bits unless n is a power of two. A NaN that comes out of a sum is the GPU's own.

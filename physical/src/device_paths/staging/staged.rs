@@ -157,7 +157,7 @@ impl Staged {
         }
     }
 
-    /// Lets the end of every copy ring the bell.
+    /// Makes the end of every copy ring the bell.
     fn ring(&mut self, bell: &Arc<dyn Bell>) {
         for copy in &mut self.copies {
             if !std::mem::replace(&mut copy.rings, true) {
@@ -321,7 +321,7 @@ impl StagedOperations {
         copying.any(|(_, staged)| staged.label.whole() == label.whole())
     }
 
-    /// Lets every running copy ring the bell at its end.
+    /// Makes every running copy ring the bell at its end.
     pub(super) fn ring(&mut self, bell: &Arc<dyn Bell>) {
         self.operations.iter_mut().for_each(|(_, staged)| staged.ring(bell));
     }

@@ -43,7 +43,7 @@ pub(crate) fn peers_of(index: usize) -> Result<Vec<usize>> {
     let own = device(index)?;
     let reads = |peer: &usize| -> Result<bool> {
         let mut can: c_int = 0;
-        // SAFETY: the place is there for one number.
+        // SAFETY: the pointer is valid for a write of one number.
         let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, device(*peer)?) };
         expect(status, &format!("ask whether cuda:{index} reaches cuda:{peer}"))?;
         Ok(can != 0)
@@ -52,11 +52,11 @@ pub(crate) fn peers_of(index: usize) -> Result<Vec<usize>> {
     others.filter_map(|peer| reads(&peer).map(|reads| reads.then_some(peer)).transpose()).collect()
 }
 
-/// Returns how many GPUs this process sees.
+/// Returns the number of GPUs that this process sees.
 pub(crate) fn count() -> Result<usize> {
     driver()?;
     let mut count: c_int = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let status = unsafe { sys::cuDeviceGetCount(&mut count) };
     expect(status, "count GPUs")?;
     Ok(usize::try_from(count).unwrap_or(0))
@@ -71,7 +71,7 @@ pub(crate) fn device(index: usize) -> Result<CUdevice> {
         return Err(Error::usage(what, "see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"));
     };
     let mut device = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let status = unsafe { sys::cuDeviceGet(&mut device, number) };
     expect(status, &format!("find cuda:{index}"))?;
     Ok(device)
@@ -81,15 +81,15 @@ pub(crate) fn device(index: usize) -> Result<CUdevice> {
 pub(crate) fn describe(index: usize, device: CUdevice) -> Result<Description> {
     let doing = format!("describe cuda:{index}");
     let mut name = [0 as c_char; 256];
-    // SAFETY: the place is there for as many letters.
+    // SAFETY: the pointer is valid for a write of this many bytes.
     let status = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 255, device) };
     expect(status, &doing)?;
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the place is there.
+    // SAFETY: the pointer is valid.
     let status = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
     expect(status, &doing)?;
     let mut memory = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let status = unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) };
     expect(status, &doing)?;
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -103,7 +103,7 @@ pub(crate) fn describe(index: usize, device: CUdevice) -> Result<Description> {
 /// Returns an attribute of a GPU.
 pub(crate) fn attribute(device: CUdevice, attribute: Attribute) -> Result<c_int> {
     let mut value = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let status = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
     expect(status, "ask for an attribute of a GPU")?;
     Ok(value)

@@ -1,4 +1,4 @@
-//! Handles of the driver as values that any thread may have; cudarc's are bare pointers.
+//! Handles of the driver as values that any thread may use; the handles of cudarc are bare pointers.
 
 use cudarc::driver::sys::{CUctx_st, CUevent_st, CUfunc_st, CUmemPoolHandle_st, CUmod_st, CUstream_st};
 use std::fmt;
@@ -21,13 +21,13 @@ pub(crate) type PoolHandle = Handle<CUmemPoolHandle_st>;
 /// Stream. `NONE` is the default one.
 pub(crate) type StreamHandle = Handle<CUstream_st>;
 
-// SAFETY: nothing follows a handle but the driver, whose functions may be called on any thread.
+// SAFETY: only the driver dereferences a handle, and its functions may be called on any thread.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Handle of nothing, which holds the place of one that the driver gives.
+    /// A null handle, to be overwritten by the driver.
     pub(crate) const NONE: Self = Handle(null_mut());
 }
 

@@ -1,4 +1,4 @@
-//! The driver, which [cudarc](cudarc::driver) calls, and what a program has to ask for before its first call.
+//! The driver, which [cudarc](cudarc::driver) calls, and the checks that a program makes before its first call.
 //!
 //! cudarc panics where the library or a function is missing. So [`driver`] first loads the library, and compares its
 //! version: a driver of CUDA 12.0 or newer has every function that this crate calls, with one exception. For the time
@@ -63,7 +63,7 @@ fn find() -> Result<Driver> {
 /// [`Error::System`] if the driver refuses.
 pub(crate) fn version() -> Result<c_int> {
     let mut version = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
     expect(status, "ask the driver for its version")?;
     Ok(version)
@@ -90,7 +90,7 @@ pub(crate) fn cause(status: CUresult) -> io::Error {
 
 fn text(function: unsafe fn(CUresult, *mut *const c_char) -> CUresult, status: CUresult) -> Option<String> {
     let mut text = null();
-    // SAFETY: the place is there for one pointer.
+    // SAFETY: the pointer is valid for a write of one pointer.
     let found = unsafe { function(status, &mut text) };
     let is_text = found == CUresult::CUDA_SUCCESS && !text.is_null();
     // SAFETY: the driver returned a static text that ends with 0.

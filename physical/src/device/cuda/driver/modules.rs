@@ -30,7 +30,7 @@ struct InDriver {
 /// An entry of a module.
 struct ModuleEntry {
     function: FunctionHandle,
-    /// Sizes of its parameters, in bytes; `None` if the text does not declare them, as the fake compiler's.
+    /// Sizes of its parameters, in bytes; `None` if the text does not declare them, like that of the fake compiler.
     parameters: Option<Vec<usize>>,
 }
 
@@ -61,7 +61,7 @@ impl InDriver {
     fn find(&self, gpu: &Gpu, module: &Module, entry: &str) -> Result<ModuleEntry> {
         let name = format!("{entry}\0");
         let mut function = FunctionHandle::NONE;
-        // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
+        // SAFETY: the pointer is valid for a write of one handle, the module is loaded, and the name ends with 0.
         let status =
             unsafe { sys::cuModuleGetFunction(&mut function.0, self.module.0, name.as_ptr().cast()) };
         gpu.expect(status, &format!("find the kernel {entry} of {}", module.name))?;
@@ -161,7 +161,7 @@ fn load_text(text: &str) -> (CUresult, ModuleHandle, String) {
     // The driver takes numbers in place of pointers, and the log's last byte stays 0.
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
     let text = ended.as_ptr().cast();
-    // SAFETY: the place is there for one handle, the text ends with 0, and each option has the value that it asks for.
+    // SAFETY: the pointer is valid for a write of one handle, the text ends with 0, and each option has the value that it asks for.
     let status =
         unsafe { sys::cuModuleLoadDataEx(&mut handle.0, text, 2, options.as_mut_ptr(), values.as_mut_ptr()) };
     let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();

@@ -22,13 +22,13 @@ const NAMES: &[&str] = match CUDA_VERSION {
     _ => &["libnvrtc.so.12", "libnvrtc.so"],
 };
 
-/// Header that every source may include. A link, as a package has its own files only.
+/// Header that every source may include. A symbolic link, because a package may contain only its own files.
 const HEADER: &str = include_str!("../../../../cuda/device.cuh");
 
-/// Makes sure that there is an NVRTC. The first call of cudarc comes after this one.
+/// Checks that NVRTC is installed. The first call of cudarc comes after this one.
 ///
 /// # Errors
-/// [`Error::Setup`] if there is none.
+/// [`Error::Setup`] if NVRTC is missing.
 fn check() -> Result<()> {
     static FOUND: OnceLock<Result<()>> = OnceLock::new();
     FOUND.get_or_init(|| Library::open(NAMES, INSTALL).map(drop)).clone()
@@ -42,7 +42,7 @@ type TextOf = unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
 /// Returns one of the texts that a compilation leaves.
 fn text(program: nvrtcProgram, size: SizeOf, text: TextOf) -> Option<String> {
     let mut bytes = 0;
-    // SAFETY: the place is there for one number.
+    // SAFETY: the pointer is valid for a write of one number.
     if unsafe { size(program, &mut bytes) } != nvrtcResult::NVRTC_SUCCESS {
         return None;
     }

@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 /// Remedy if the driver is missing or too old.
 pub(crate) const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
 
-/// Errors after which nothing works on the device any more, in this process.
+/// Errors after which the device is lost to this process.
 const FINAL: [u32; 18] = [
     4,   // CUDA_ERROR_DEINITIALIZED
     214, // CUDA_ERROR_ECC_UNCORRECTABLE
@@ -39,7 +39,7 @@ const OF_CODE: [u32; 6] = [
     223, // CUDA_ERROR_JIT_COMPILATION_DISABLED
 ];
 
-/// Returns true if nothing works on the device any more, in this process, after such an error.
+/// Returns true if the device is lost to this process after such an error.
 pub(crate) fn is_final(status: CUresult) -> bool {
     FINAL.contains(&(status as u32))
 }

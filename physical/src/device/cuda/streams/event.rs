@@ -34,7 +34,7 @@ impl Drop for RecordedEvent {
     }
 }
 
-/// Knowledge about a stream at the point of an event, when that is recorded, and later.
+/// Information about a stream at the point of an event, collected when the event is recorded, and later.
 pub(crate) struct Known {
     /// Failure that the host has seen.
     pub(crate) failure: Option<Failure>,
@@ -162,7 +162,7 @@ impl OneShotBell {
         lock(&self.0).is_none()
     }
 
-    /// Lets a stream ring the bell when its work so far is done. It never does if the device is lost before.
+    /// Makes a stream ring the bell when its work so far is done. It never does if the device is lost before.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.

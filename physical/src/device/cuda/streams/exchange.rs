@@ -8,9 +8,9 @@
 //! exchange.give_back()        the framework's stream waits for that queue
 //! ```
 //!
-//! A framework frees a tensor in the order of its own stream. If that is a thread's default stream, it is the stream
-//! of the thread that drops the tensor. So a tensor that our work still reads is kept, and the next call on the
-//! framework's thread drops it there.
+//! A framework frees a tensor in the order of its own stream. If that is a thread's default stream, it is the stream of the
+//! thread that drops the tensor. So a tensor that work of this crate still reads is kept, and the next call on the framework's
+//! thread drops it there.
 
 use super::foreign::ForeignStream;
 use crate::device::{Queue, Timestamp};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// [`address`](Self::address) is that of [`len`](Self::len) initialised, consecutive elements of
 /// [`dtype`](Self::dtype), in memory of the exchange's GPU that lives as long as the tensor.
 pub unsafe trait DeviceTensor: Send + Sync + 'static {
-    /// Returns the address of the first element; any, of a tensor without elements.
+    /// Returns the address of the first element; any address for a tensor without elements.
     fn address(&self) -> NonNull<u8>;
 
     /// Returns the type of the elements.
@@ -66,7 +66,7 @@ impl<T: DeviceTensor> Exchange<T> {
         &self.queue
     }
 
-    /// Lets the queue wait for the framework's work so far.
+    /// Makes the queue wait for the framework's work so far.
     ///
     /// # Errors
     /// As [`ForeignStream::make_queue_wait`].
@@ -75,7 +75,7 @@ impl<T: DeviceTensor> Exchange<T> {
         self.stream.make_queue_wait(&self.queue)
     }
 
-    /// Returns a tensor as a buffer of the queue. It is kept as long as work of ours uses it.
+    /// Returns a tensor as a buffer of the queue. The tensor is kept as long as work of this crate uses it.
     ///
     /// # Errors
     /// As [`Buffer::over_foreign`].
@@ -91,11 +91,11 @@ impl<T: DeviceTensor> Exchange<T> {
         let len = tensor.len();
         let keeper =
             Arc::new(TensorReturn { tensor: Some(tensor), returned: Arc::downgrade(&self.returned) });
-        // SAFETY: the tensor has these elements for as long as the keeper has it, and the caller sees to the order.
+        // SAFETY: the tensor has these elements as long as the keeper owns it, and the caller guarantees the order.
         unsafe { Buffer::over_foreign(&self.queue, address, dtype, len, keeper) }
     }
 
-    /// Lets the framework's stream wait for the queue's work so far.
+    /// Makes the framework's stream wait for the queue's work so far.
     ///
     /// # Errors
     /// As [`ForeignStream::wait_for`].

@@ -1,4 +1,4 @@
-//! Watches on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone.
+//! Watches on work that may fail after it was enqueued, such as a stream that waits for a dead rank.
 //!
 //! A thread of the device's sweeper, which never waits for the driver, looks at the work. A watch that finds a
 //! failure first reports it to the queue ([`CudaQueue::fail`](crate::device::cuda::CudaQueue::fail)), and then ends the stream's
@@ -60,7 +60,7 @@ impl PendingFailure {
     fn look_with(&self, watch: &dyn FailureWatch) -> bool {
         let goes_on = watch.look();
         if !goes_on {
-            // Has failed already, or never will.
+            // It has failed already, or never will.
             let _ = self.outcome.set(None);
         }
         goes_on
@@ -106,14 +106,14 @@ impl PendingFailures {
         }
     }
 
-    /// Returns those that an event has which is recorded now.
+    /// Returns the pending failures of an event that is recorded now.
     pub(crate) fn now(&self) -> Vec<Arc<PendingFailure>> {
         let mut list = lock(&self.0);
         list.retain(|pending| !pending.is_over());
         list.all().cloned().collect()
     }
 
-    /// Takes over those of an event, for which the stream waits in order to read.
+    /// Takes over the pending failures of an event for which the stream waits in order to read.
     pub(crate) fn take_over(&self, pending_failures: &[Arc<PendingFailure>]) {
         if pending_failures.is_empty() {
             return;
@@ -154,7 +154,7 @@ pub(crate) struct WatchedWork {
 }
 
 impl WatchedWork {
-    /// Takes up a watch for the last work of a stream, which has these pending failures.
+    /// Adds a watch for the last work of a stream, which has these pending failures.
     pub(crate) fn new(
         watch: Arc<dyn FailureWatch>,
         pending_failures: &PendingFailures,

@@ -1,4 +1,4 @@
-//! Streams of other libraries, and the order of their work and ours.
+//! Streams of other libraries, and the order between their work and that of this crate.
 //!
 //! A [`ForeignStream`] and a queue wait for each other by events, both ways, and neither waits on the host:
 //!
@@ -10,11 +10,11 @@
 //! framework reads x
 //! ```
 //!
-//! That is DLPack's protocol, too. The receiver of a tensor names the stream on which it continues. If the receiver
-//! is the other library, call [`ForeignStream::wait_for`] with its stream. If it is a queue of ours, pass
-//! [`raw_stream`], and the other library makes it wait.
+//! That is DLPack's protocol, too. The receiver of a tensor names the stream on which it continues. If the receiver is the
+//! other library, call [`ForeignStream::wait_for`] with its stream. If it is a queue of this crate, pass [`raw_stream`], and
+//! the other library makes it wait.
 //!
-//! A foreign stream never gets work of ours. A driver's name for a default stream denotes a different stream on each
+//! This crate never enqueues work on a foreign stream. A driver's name for a default stream denotes a different stream on each
 //! thread, so only a call on the right thread finds it, and the device may release memory on any thread.
 
 use super::stream::CudaStream;
@@ -62,7 +62,7 @@ impl ForeignStream {
         let _current = self.gpu.enter()?;
         self.check_not_captured()?;
         let event = self.gpu.event()?;
-        // SAFETY: both handles are there.
+        // SAFETY: both handles are valid.
         let status = unsafe { sys::cuEventRecord(event.0, self.handle.0) };
         let recorded = self.gpu.expect(status, "record an event on another library's stream");
         let waits = recorded.and_then(|()| {
@@ -77,7 +77,7 @@ impl ForeignStream {
 
     /// Makes work that is enqueued on the stream from now on wait for all work that `queue` has so far.
     ///
-    /// [`Queue::check`] reports failures of the queue's work up to here; the stream does not learn of them.
+    /// [`Queue::check`] reports failures of the queue's work up to here; they do not reach the stream.
     ///
     /// # Errors
     /// As [`make_queue_wait`](Self::make_queue_wait).
@@ -86,7 +86,7 @@ impl ForeignStream {
         let _current = self.gpu.enter()?;
         self.check_not_captured()?;
         let Some(recorded) = event.recorded() else { return queue.check() };
-        // SAFETY: both handles are there.
+        // SAFETY: both handles are valid.
         let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
         let status = at(SyncPoint::ForeignBehind, wait);
         self.gpu.expect(status, "let another library's stream wait")
@@ -111,7 +111,7 @@ impl ForeignStream {
     /// Fails while a graph is captured from the stream: an event of it would draw the queue into the graph.
     fn check_not_captured(&self) -> Result<()> {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
-        // SAFETY: the handle is there, and so is the place for one number.
+        // SAFETY: the handle is valid, and the pointer is valid for a write of one number.
         let asked = unsafe { sys::cuStreamIsCapturing(self.handle.0, (&raw mut status).cast()) };
         self.gpu.expect(asked, "query graph capture on another library's stream")?;
         if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32 {

@@ -1,4 +1,4 @@
-//! Streams: the order of work on a GPU, its events and times, and what watches its end.
+//! Streams: the order of work on a GPU, its events and times, and the watch for its end.
 
 pub(super) mod event;
 pub(super) mod exchange;

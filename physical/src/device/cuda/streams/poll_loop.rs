@@ -4,13 +4,13 @@ use crate::waiting::lock::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time between the first two looks; it doubles as long as there is nothing new.
+/// Time between the first two polls; it doubles as long as nothing has changed.
 const FIRST: Duration = Duration::from_millis(1);
 
-/// Longest time between two looks.
+/// Longest time between two polls.
 const LONGEST: Duration = Duration::from_millis(64);
 
-/// Things that a thread looks at.
+/// Items that a thread polls.
 pub(crate) struct PollLoop<T> {
     list: Mutex<PolledItems<T>>,
     news: Condvar,
@@ -19,12 +19,12 @@ pub(crate) struct PollLoop<T> {
 
 struct PolledItems<T> {
     things: Vec<T>,
-    /// Time until the next look.
+    /// Time until the next poll.
     pause: Duration,
-    /// True if something was added since the last look.
+    /// True if an item was added since the last poll.
     is_new: bool,
     is_over: bool,
-    /// True once the thread looks no more.
+    /// True once the thread no longer polls.
     has_ended: bool,
 }
 
@@ -37,7 +37,7 @@ impl<T> Default for PollLoop<T> {
 }
 
 impl<T> PollLoop<T> {
-    /// Looks at a thing until it is taken off.
+    /// Polls an item until it is removed.
     pub(crate) fn add(&self, thing: T) {
         let mut list = lock(&self.list);
         list.things.push(thing);
@@ -47,7 +47,7 @@ impl<T> PollLoop<T> {
         self.look_soon(list);
     }
 
-    /// Returns true if there is nothing to look at.
+    /// Returns true if the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.list).things.is_empty()
     }
@@ -65,7 +65,7 @@ impl<T> PollLoop<T> {
         }
     }
 
-    /// Takes things off, which are dropped while the list is free.
+    /// Removes items, which are dropped while the list is unlocked.
     pub(crate) fn take_off(&self, is_over: impl FnMut(&mut T) -> bool) {
         let gone: Vec<T> = lock(&self.list).things.extract_if(.., is_over).collect();
         drop(gone);
@@ -83,7 +83,7 @@ impl<T> PollLoop<T> {
         drop(self.end.wait_timeout_while(list, at_most, |list| !list.has_ended));
     }
 
-    /// Looks until the end, and sleeps while there is nothing to look at.
+    /// Polls until the end, and sleeps while the list is empty.
     pub(crate) fn run(&self, look: impl Fn()) {
         let mut list = lock(&self.list);
         while !list.is_over {
@@ -108,7 +108,7 @@ impl<T> PollLoop<T> {
 }
 
 impl<T: Clone> PollLoop<T> {
-    /// Returns all things, to be looked at while the list is free.
+    /// Returns all items, to be polled while the list is unlocked.
     pub(crate) fn all(&self) -> Vec<T> {
         lock(&self.list).things.clone()
     }

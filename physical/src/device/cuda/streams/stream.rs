@@ -30,7 +30,7 @@ const WORKS: usize = 32;
 /// Bytes of host memory that are held before a mark is recorded.
 const BYTES: usize = 1 << 20;
 
-/// Memory, views and the like that work in flight holds.
+/// Memory, views and other values that work in flight keeps.
 type HeldResource = Box<dyn Send>;
 
 /// A stream with its work in flight.
@@ -42,7 +42,7 @@ pub(crate) struct CudaStream {
     tail: Mutex<StreamTail>,
     /// Outcomes of work that is enqueued and watched.
     pub(crate) pending_failures: PendingFailures,
-    /// Number of the last event before which nothing is held any more.
+    /// Number of the last event before which all kept values are dropped.
     released: AtomicU64,
     /// Held by the thread that drops kept values, so that no other thread passes it.
     releasing: Mutex<()>,
@@ -52,9 +52,9 @@ pub(crate) struct CudaStream {
 pub(crate) struct StreamTail {
     /// Number of events that were recorded.
     recorded: u64,
-    /// Things that are held, by the number of the event after their work.
+    /// Values that are kept, by the number of the event after their work.
     held: VecDeque<(u64, HeldResource)>,
-    /// Works since the last event.
+    /// Pieces of work since the last event.
     works: usize,
     /// Bytes of host memory that they hold.
     bytes: usize,
@@ -78,7 +78,7 @@ impl StreamTail {
         self.recorded + 1
     }
 
-    /// Holds something until the work that was enqueued so far is done.
+    /// Keeps a value until the work that was enqueued so far is done.
     pub(crate) fn hold(&mut self, held: impl Send + 'static) {
         self.held.push_back((self.recorded + 1, Box::new(held)));
     }
@@ -154,7 +154,7 @@ impl CudaStream {
     /// Enqueues work as [`Self::enqueue`] does, but leaves a failure to do so to the caller.
     ///
     /// # Errors
-    /// That of the work, or of the device that is lost.
+    /// The error of the work, or of a lost device.
     pub(crate) fn try_enqueue<H: Send + 'static>(
         self: &Arc<Self>,
         held: H,
@@ -209,7 +209,7 @@ impl CudaStream {
         let _current = self.gpu.enter()?;
         let recorded =
             RecordedEvent { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
-        // SAFETY: both handles are there.
+        // SAFETY: both handles are valid.
         let status = unsafe { sys::cuEventRecord(recorded.handle.0, self.handle.0) };
         self.gpu.expect(status, "record an event")?;
         tail.recorded += 1;
@@ -225,11 +225,11 @@ impl CudaStream {
         }
     }
 
-    /// Lets work that is enqueued from now on wait for an event of this device.
+    /// Makes work that is enqueued from now on wait for an event of this device.
     pub(crate) fn wait_for(&self, event: &CudaEvent) {
         let Some(recorded) = event.recorded() else { return };
         let waits = self.gpu.enter().and_then(|_current| {
-            // SAFETY: both handles are there; the driver notes which recording is meant before it returns.
+            // SAFETY: both handles are valid; the driver notes which recording is meant before it returns.
             let status = unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
             self.gpu.expect(status, "wait for an event")
         });
@@ -238,9 +238,9 @@ impl CudaStream {
         }
     }
 
-    /// Drops the values kept by the work before an event that has happened. After the return they are dropped, with
-    /// two exceptions: this thread is doing so already, further up the stack, or they keep other libraries' memory,
-    /// which goes soon.
+    /// Drops the values kept by the work before an event that has happened. After the return they are dropped, with two
+    /// exceptions: this thread is doing so already, further up the stack, or they keep memory of other libraries, which is
+    /// released soon after.
     pub(crate) fn release(&self, number: u64) {
         thread_local! {
             static RELEASING: Cell<bool> = const { Cell::new(false) };
@@ -289,7 +289,7 @@ impl CudaStream {
         }
     }
 
-    /// Lets the sweeper look at this stream until nothing is left on it.
+    /// Makes the sweeper poll this stream until its work is done.
     pub(crate) fn let_sweep(self: &Arc<Self>, tail: &mut StreamTail) {
         if !std::mem::replace(&mut tail.is_swept, true) {
             let stream = Arc::clone(self);
@@ -297,7 +297,7 @@ impl CudaStream {
         }
     }
 
-    /// Lets an event ring a bell when it happens, by a callback of the driver or when the sweeper sees it.
+    /// Makes an event ring a bell when it happens, by a callback of the driver or when the sweeper sees it.
     pub(crate) fn ring(self: &Arc<Self>, recorded: &Arc<RecordedEvent>, pending: Arc<OneShotBell>) {
         let mut tail = self.tail();
         tail.bells.retain(|(_, pending)| !pending.has_rung());
@@ -328,7 +328,7 @@ impl CudaStream {
     ) -> Result<()> {
         tail.ringing = Some((stream, recorded.number));
         let _current = self.gpu.enter()?;
-        // SAFETY: both handles are there.
+        // SAFETY: both handles are valid.
         let status =
             at(SyncPoint::Bell, || unsafe { sys::cuStreamWaitEvent(stream.0, recorded.handle.0, 0) });
         self.gpu.expect(status, "wait for an event")?;
@@ -351,7 +351,7 @@ impl InFlight for CudaStream {
         self.look_at_marks();
         let mut tail = self.tail();
         let is_idle = tail.held.is_empty() && tail.bells.is_empty();
-        // Of several that look at a time, one takes it off the list.
+        // Of several threads that poll at the same time, one removes it from the list.
         let is_over = is_idle && tail.is_swept;
         tail.is_swept &= !is_idle;
         !is_over

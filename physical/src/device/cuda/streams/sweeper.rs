@@ -1,10 +1,10 @@
 //! The sweeper: threads of each device that look at work in flight, also without a waiting thread.
 //!
-//! The first thread drops the values that finished work kept, rings bells that the driver does not ring, and is the
-//! first to see that a device is lost. It calls the driver, which may block it while another thread's call waits for
-//! the device. That call may wait for a stream that waits for a rank which is gone. So a second thread ends the waits
-//! of [watched](crate::device::cuda::FailureWatch) work: it neither calls the driver nor drops values that may call it. Without work in
-//! flight both sleep. They end before the process does.
+//! The first thread drops the values that finished work kept, rings bells that the driver does not ring, and is the first to
+//! see that a device is lost. It calls the driver, which may block it while another thread's call waits for the device. That
+//! call may wait for a stream that waits for a dead rank. So a second thread ends the waits of
+//! [watched](crate::device::cuda::FailureWatch) work: it neither calls the driver nor drops values that may call it. Without
+//! work in flight both sleep. They end before the process does.
 
 use super::failure_watch::WatchedWork;
 use super::poll_loop::PollLoop;
@@ -57,9 +57,9 @@ enum SweptWork {
 /// Work in flight, and the threads that look at it.
 #[derive(Default)]
 pub(crate) struct Sweeper {
-    /// Everything, for the thread that calls the driver and drops.
+    /// All work in flight, for the thread that calls the driver and drops values.
     swept: PollLoop<SweptWork>,
-    /// Watched work, for the one that does not.
+    /// Watched work, for the thread that does neither.
     watched: PollLoop<Arc<WatchedWork>>,
 }
 
@@ -67,7 +67,7 @@ impl Sweeper {
     /// Starts the threads.
     ///
     /// # Errors
-    /// [`Error::System`] if there can be no further thread.
+    /// [`Error::System`] if a thread cannot be started.
     pub(crate) fn start() -> Result<Arc<Self>> {
         let sweeper = Arc::new(Sweeper::default());
         let run = |name: &str, run: fn(&Self)| {
@@ -97,7 +97,7 @@ impl Sweeper {
         running.push(Arc::downgrade(self));
     }
 
-    /// Looks at a stream until there is nothing on it.
+    /// Polls a stream until its work is done.
     pub(crate) fn add(&self, stream: Arc<dyn InFlight>) {
         self.swept.add(SweptWork::Stream(stream));
     }

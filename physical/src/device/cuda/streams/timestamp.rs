@@ -42,7 +42,7 @@ pub(crate) struct GpuClock {
 
 #[derive(Default)]
 struct TimestampBases {
-    /// Last one is in use for new timestamps; the others are those of old ones.
+    /// The last one is in use for new timestamps; the others belong to old timestamps.
     all: Vec<Arc<Base>>,
     /// Stream on which nothing else runs.
     stream: Option<StreamHandle>,
@@ -79,7 +79,7 @@ impl GpuClock {
         let is_new = bases.tried.is_some_and(|tried| now.saturating_duration_since(tried) < AGE);
         if !is_new {
             let limit = if bases.tried.replace(now).is_none() { FIRST } else { LATER };
-            // If that fails, the old one is coarser, and still right.
+            // If that fails, the old base is less precise, but still correct.
             if let Err(error) = self.renew(gpu, &mut bases, limit) {
                 tracing::debug!("{error}");
             }
@@ -90,7 +90,7 @@ impl GpuClock {
         })
     }
 
-    /// Puts a new base in place of the old one, and lets go of those that no timestamp needs.
+    /// Replaces the base, and drops the old bases that no timestamp needs.
     fn renew(&self, gpu: &Gpu, bases: &mut TimestampBases, limit: Duration) -> Result<()> {
         let stream = match bases.stream {
             Some(stream) => stream,
@@ -115,7 +115,7 @@ impl GpuClock {
         Ok(best)
     }
 
-    /// Lets an event happen, and looks at the clock before and after.
+    /// Records an event, and reads the clock before it and after it has happened.
     fn happen(&self, gpu: &Gpu, stream: StreamHandle, limit: Duration) -> Result<Base> {
         let _current = gpu.enter()?;
         let event = self.event(gpu)?;
@@ -135,7 +135,7 @@ impl GpuClock {
         Ok(Base { event, moment: before + width / 2, error: width / 2 })
     }
 
-    /// Lets the next timestamp renew the base.
+    /// Makes the next timestamp renew the base.
     #[cfg(test)]
     pub(crate) fn grow_old(&self) {
         lock(&self.bases).tried = None;
@@ -156,7 +156,7 @@ impl GpuClock {
 
 /// Enqueues an event, where the context is current.
 fn record(gpu: &Gpu, event: EventHandle, stream: StreamHandle) -> Result<()> {
-    // SAFETY: both handles are there.
+    // SAFETY: both handles are valid.
     let status = unsafe { sys::cuEventRecord(event.0, stream.0) };
     gpu.expect(status, "record a timestamp")
 }
@@ -165,7 +165,7 @@ fn record(gpu: &Gpu, event: EventHandle, stream: StreamHandle) -> Result<()> {
 /// happened.
 fn elapsed(gpu: &Gpu, from: EventHandle, to: EventHandle) -> Result<f32> {
     let mut milliseconds = 0.0;
-    // SAFETY: both handles are there, and so is the place for one number.
+    // SAFETY: both handles are valid, and the pointer is valid for a write of one number.
     let status = unsafe { (gpu.driver.elapsed)(&mut milliseconds, from.0, to.0) };
     gpu.expect(status, "read a timestamp")?;
     Ok(milliseconds)

@@ -370,11 +370,11 @@ fn leaves_captures_and_threads_alone() {
     assert_eq!(relay(&queues).unwrap(), on_host());
     driver().unwrap();
     let mut context = ContextHandle::NONE;
-    // SAFETY: the place is there for one handle.
+    // SAFETY: the pointer is valid for a write of one handle.
     expect(unsafe { sys::cuCtxGetCurrent(&mut context.0) }, "find the context").unwrap();
     assert_eq!(context, ContextHandle::NONE, "this thread had no context");
     let mut mode = 1u32;
-    // SAFETY: the place holds a number, and is there for one.
+    // SAFETY: the pointer is valid for a read and a write of one number.
     expect(unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) }, "find the mode")
         .unwrap();
     assert_eq!(mode, 0, "the mode of every thread at first");

@@ -21,7 +21,7 @@ impl Library {
         let _current = gpu.0.enter().unwrap();
         let mut stream = StreamHandle::NONE;
         let mut address = 0;
-        // SAFETY: the places are there for one handle and one address.
+        // SAFETY: the pointers are valid for a write of one handle and one address.
         let status = unsafe {
             sys::cuStreamCreate(&mut stream.0, 1);
             sys::cuMemAlloc_v2(&mut address, BYTES)
@@ -34,7 +34,7 @@ impl Library {
     /// Enqueues that its memory be filled.
     fn fill(&self, byte: u8) {
         let _current = self.gpu.0.enter().unwrap();
-        // SAFETY: memory and stream are there.
+        // SAFETY: memory and stream are valid.
         let status = unsafe { sys::cuMemsetD8Async(self.address, byte, BYTES, self.stream.0) };
         expect(status, "fill").unwrap();
     }

@@ -37,7 +37,7 @@ impl Word {
     }
 
     pub(crate) fn set(&self, value: u32) {
-        // SAFETY: the word is there, aligned, and reached by atomic accesses and by streams only.
+        // SAFETY: the word is valid, aligned, and reached by atomic accesses and by streams only.
         unsafe { AtomicU32::from_ptr(self.pointer()) }.store(value, Ordering::Release);
     }
 

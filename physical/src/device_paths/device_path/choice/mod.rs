@@ -8,7 +8,7 @@
 //! | on GPUs of one host that reach each other's memory, where they share memory of the host | ipc |
 //! | all others | staging |
 //!
-//! `HEXAGRAM_DEVICE_PATH` takes the choice away; what cannot be is then an error.
+//! `HEXAGRAM_DEVICE_PATH` overrides the choice; an impossible path is then an error.
 
 use super::PathPreference;
 #[cfg(feature = "cuda")]
@@ -29,7 +29,7 @@ const MOST_GPUS: usize = 16;
 /// Identity of a GPU, equal in all processes.
 type Uuid = [u8; 16];
 
-/// Facts about a rank, of which the others learn.
+/// Facts about a rank, which it sends to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RankFacts {
     wish: PathPreference,
@@ -102,7 +102,7 @@ impl RankFacts {
         bytes
     }
 
-    /// Decodes an identity; returns `None` if this version does not know what it says.
+    /// Decodes an identity; returns `None` if this version does not know its format.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&[wish, place], rest) = bytes.split_first_chunk()?;
         let (process, rest) = rest.split_first_chunk()?;
@@ -151,7 +151,7 @@ impl RankFacts {
 #[cfg(feature = "cuda")]
 fn number(on_bus: [i32; 3]) -> Result<u64> {
     let boot = crate::bootstrap::meeting::peer_info::boot();
-    // What is unknown proves nothing.
+    // An unknown place proves nothing.
     let host = if boot.trim().is_empty() { process()?.to_vec() } else { boot.into_bytes() };
     Ok(of_bytes(of_bytes(START, host), on_bus.map(i32::to_le_bytes).concat()))
 }
@@ -186,7 +186,7 @@ impl AvailablePaths {
 /// Returns the path that ranks of these identities take; `None` if memory is staged.
 ///
 /// # Errors
-/// [`Error::Setup`] if they wish what cannot be, or different things.
+/// [`Error::Setup`] if their preferences cannot be met, or differ.
 pub(super) fn choose(all: &[RankFacts], means: AvailablePaths) -> Result<Option<TransportKind>> {
     let wish = all.first().map(|first| first.wish).unwrap_or_default();
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, identity)| identity.wish != wish) {

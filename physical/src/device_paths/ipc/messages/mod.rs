@@ -1,4 +1,4 @@
-//! Single messages: what the ranks of each tell each other before its receiver's stream takes it.
+//! Single messages: the notices that sender and receiver exchange before the receiver's stream takes the message.
 //!
 //! ```text
 //! sender                             receiver
@@ -8,8 +8,8 @@
 //! notice: number, order, position   ->                      its stream waits for the copy, and takes the message
 //! ```
 //!
-//! So only what is wanted lies ready, and receives may be posted long before and in any order. The receiver enqueues what
-//! the sender may have enqueued before the message (`order`) before it takes that.
+//! So a message is copied only after its receive is posted, and receives may be posted long before and in any order. Before the
+//! receiver takes the message, it enqueues all operations that the sender may have enqueued before the message (`order`).
 
 pub(super) mod outbox;
 
@@ -23,7 +23,7 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, ReceiveMode, Received, Source, Ticket};
 use outbox::{IncomingMessage, MessageOutbox, Position, take};
 
-/// Kinds of mail, and how many numbers each has.
+/// Kinds of control messages, and the number of integers in each.
 const REPLIES: usize = 0;
 const REPLY: usize = 1;
 const NOTICES: usize = 1;
@@ -38,7 +38,7 @@ struct Sending {
     number: u64,
     /// `None` once its copy is enqueued.
     view: Option<ReadView>,
-    /// Its mail that is not out.
+    /// Its control messages that have not been sent completely.
     mail: Vec<Ticket>,
     bytes: usize,
 }
@@ -47,7 +47,7 @@ struct Sending {
 enum ReceiveStage {
     /// Its message was not announced.
     Expecting(PendingNumbers),
-    /// The sender of this message has been told.
+    /// The sender of this message has been notified.
     Replied { number: u64 },
     /// The message was taken.
     Enqueued,
@@ -79,7 +79,7 @@ struct AnnouncedMessage {
 pub(super) struct Messages {
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
-    /// Mail that is to come, with the rank that sends it.
+    /// Expected control messages, with their senders.
     replies: Vec<(usize, PendingNumbers)>,
     notices: Vec<(usize, PendingNumbers)>,
     ready: Vec<AnnouncedMessage>,
@@ -89,7 +89,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Creates those of a rank among so many.
+    /// Creates the messages of one rank, in a world of this size.
     pub(super) fn new(ranks: usize) -> Self {
         Messages {
             sending: Vec::new(),
@@ -157,7 +157,7 @@ impl IpcEndpoint {
         control_message::post(&*self.transport, &self.tally, to, label, numbers)
     }
 
-    /// Goes on with all messages; returns true if any has moved.
+    /// Advances all messages; returns true if any made progress.
     pub(super) fn advance_messages(&self, state: &mut EndpointState) -> bool {
         if state.messages.are_idle() {
             return false;
@@ -222,7 +222,7 @@ impl IpcEndpoint {
         !replies.is_empty()
     }
 
-    /// Lets a message lie ready, and tells its receiver.
+    /// Makes a message ready, and notifies its receiver.
     fn send(&self, state: &mut EndpointState, at: usize) -> Result<()> {
         let Some(view) = state.messages.sending[at].view.take() else { return Ok(()) };
         let Sending { ticket, label, to, number, bytes, .. } = state.messages.sending[at];
@@ -254,7 +254,7 @@ impl IpcEndpoint {
         !notices.is_empty()
     }
 
-    /// Takes mail that has come. What waits for a rank from which none can come fails.
+    /// Takes the control messages that have arrived. Messages that wait for a failed rank fail.
     fn read<const N: usize>(
         &self,
         state: &mut EndpointState,
@@ -280,7 +280,8 @@ impl IpcEndpoint {
     /// Takes messages that lie ready, once all is enqueued that their senders may have enqueued before.
     fn take_ready(&self, state: &mut EndpointState) -> bool {
         let mut has_moved = false;
-        // Of one sender, the first comes first: what was to be enqueued before a later one is no less.
+        // Messages of one sender are taken in order: all operations to enqueue before the first message also precede the later
+        // ones.
         let is_next = |ready: &AnnouncedMessage| self.order.has_come(ready.before);
         while let Some(at) = state.messages.ready.iter().position(is_next) {
             has_moved = true;
@@ -311,7 +312,7 @@ impl IpcEndpoint {
         Ok(())
     }
 
-    /// Ends messages that are enqueued and have told the other rank all that it needs.
+    /// Ends messages that are enqueued and whose notices to the other rank are sent.
     fn finish_messages(&self, state: &mut EndpointState) -> bool {
         let EndpointState { tickets, messages, .. } = state;
         let mut has_moved = false;
@@ -333,7 +334,7 @@ impl IpcEndpoint {
         has_moved
     }
 
-    /// Returns true once this mail is out.
+    /// Returns true once this control message is sent.
     fn are_out(&self, mail: &mut Vec<Ticket>) -> Result<bool> {
         while let Some(last) = mail.last() {
             if !control_message::is_sent(&*self.transport, *last)? {
@@ -354,13 +355,13 @@ impl IpcEndpoint {
             state.tickets.finish(ticket, Err(error.clone()));
             self.cancel_message(state, ticket);
         }
-        // Messages that come all the same have no ticket any more.
+        // Messages that still arrive no longer have a ticket.
         let void = state.tickets.open();
         state.tickets.close(void);
         state.messages.receiving.iter_mut().for_each(|receiving| receiving.ticket = void);
     }
 
-    /// Gives a message up, if the ticket is of one.
+    /// Abandons a message, if the ticket belongs to one.
     pub(super) fn cancel_message(&self, state: &mut EndpointState, ticket: Ticket) {
         let Messages { sending, receiving, .. } = &mut state.messages;
         if let Some(at) = sending.iter().position(|sending| sending.ticket == ticket) {
@@ -369,7 +370,7 @@ impl IpcEndpoint {
         }
         let Some(at) = receiving.iter().position(|receiving| receiving.ticket == ticket) else { return };
         match &receiving[at].stage {
-            // The message comes, and its sender wants its memory back.
+            // The message still arrives, and its sender needs the memory back.
             ReceiveStage::Replied { .. } => receiving[at].to = None,
             ReceiveStage::Expecting(mail) => {
                 mail.cancel(&*self.transport);
@@ -383,7 +384,7 @@ impl IpcEndpoint {
     }
 }
 
-/// Ends what waits for mail of a rank from which none can come.
+/// Ends all waits for control messages of a failed rank.
 fn fail_peer(state: &mut EndpointState, peer: usize, error: &Error) {
     let EndpointState { tickets, messages, .. } = state;
     messages.sending.retain(|sending| {

@@ -1,7 +1,7 @@
 //! Messages on the device: the sender's stream copies them to lent memory, from which the receiver's takes them.
 //!
-//! The sender's stream waits for nobody. The receiver's waits for a copy that is enqueued already, and so comes to an end
-//! whatever hosts do. Memory is used again once the sender's host sees that the message was taken.
+//! The sender's stream does not wait. The receiver's stream waits for a copy that is already enqueued, and so ends whatever the
+//! hosts do. Memory is used again once the sender's host sees that the message was taken.
 
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
 use crate::device::{Queue, go_on};
@@ -58,7 +58,7 @@ pub(crate) struct Position {
 }
 
 impl MessageOutbox {
-    /// Creates one for a rank among so many.
+    /// Creates one for a rank, in a world of this size.
     pub(crate) fn new(ranks: usize) -> Self {
         MessageOutbox { messages: Vec::new(), numbers: vec![0; ranks] }
     }
@@ -107,7 +107,7 @@ impl MessageOutbox {
     }
 }
 
-/// Lets go of messages of closed endpoints that were taken.
+/// Releases the messages of closed endpoints that were taken.
 pub(crate) fn clear_away() {
     let taken: Vec<_> = lock(&LEFT).extract_if(.., |(reach, message)| message.is_taken(reach)).collect();
     drop(taken);
@@ -120,7 +120,7 @@ pub(crate) struct IncomingMessage {
     pub(crate) position: Position,
 }
 
-/// Lets a queue take a message, if anybody still wants it.
+/// Makes a queue take a message, unless its receive was cancelled.
 ///
 /// # Errors
 /// [`Error::Usage`](crate::Error::Usage) if the message is gone; [`Error::System`](crate::Error::System) if the driver
@@ -144,7 +144,7 @@ pub(crate) fn take(
         reach.words.await_sent(work, *from, position.number)?;
         waits = true;
         let stored = to.iter().try_for_each(|(span, land)| store(work, source, span, *land));
-        // Where the driver has refused that, the stream waits all the same, and the sender wants its memory back.
+        // If the driver has refused the copy, the stream still waits, and the sender still needs the memory back.
         reach.words.tell_taken(work, *from, position.number)?;
         reach.words.note_taken(work, taken)?;
         stored
@@ -156,7 +156,7 @@ pub(crate) fn take(
     enqueued
 }
 
-/// Enqueues what a message does to the memory of its receiver.
+/// Enqueues the effect of a message on the memory of its receiver.
 fn store(work: &mut PathWork<'_>, from: u64, to: &Span, land: ReceiveMode) -> Result<()> {
     match land {
         ReceiveMode::Reduce(op) => work.reduce(op, from, to),
