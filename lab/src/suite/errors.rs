@@ -8,7 +8,7 @@ const TABLE: &str = include_str!("../../data/errors.txt");
 /// points, over all numbers of ranks of the suite. The interval is of 95 %. Both are infinite if a run diverged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ErrorsAbove {
-    /// With like data on all ranks.
+    /// With equal data on all ranks.
     pub like: MeanDifference,
     /// With Dirichlet(0.1) data, which differ most.
     pub skewed: MeanDifference,

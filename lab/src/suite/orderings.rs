@@ -114,14 +114,14 @@ pub fn places() -> BTreeSet<MatrixCell> {
     orderings().flat_map(Claim::places).collect()
 }
 
-/// Name of the partition in equal shares of like data.
+/// Name of the partition into equal shares, with equal data on all ranks.
 const EQUAL: &str = "equal";
 /// Name of the partition by label in which data differ most.
 pub(super) const SKEWED: &str = "dirichlet(0.1)";
 /// Accuracy on the digits that counts as learned, up to which bytes and seconds are counted.
 pub(super) const LEARNED: f64 = 0.9;
 
-/// Creates a claim that `better` has less of a quantity than `worse` on the digits, with like data on 8 ranks.
+/// Creates a claim that `better` has less of a quantity than `worse` on the digits, with equal data on 8 ranks.
 const fn beats(better: &'static str, worse: &'static str, measure: ResultMeasure) -> Claim {
     Claim {
         source: "",

@@ -135,7 +135,7 @@ impl ResultsPage<'_> {
         };
         let counts: Vec<String> = ranks.iter().map(count).collect();
         format!(
-            "{} trainings of {algorithms} algorithms and {} variants of them, with {with}: {}. What is blank was not run.\n\n",
+            "{} trainings of {algorithms} algorithms and {} variants of them, with {with}: {}. Blank cells were not run.\n\n",
             records.len(),
             variants.len() - algorithms,
             counts.join(", ")

@@ -94,7 +94,7 @@ impl Advice {
         self.best(|one| is_asked(one) && one.is_as_good()).or_else(|| self.best(is_asked))
     }
 
-    /// Returns the algorithm with the fewest errors on like data, if they are fewer than the reference's.
+    /// Returns the algorithm with the fewest errors on equal data, if they are fewer than the reference's.
     pub(super) fn fewest_errors(&self) -> Option<&Advised> {
         let mean = |one: &Advised| one.errors.map_or(f64::NAN, |errors| errors.like.mean);
         let fewer = self.others.iter().filter(|one| mean(one) < 0.0);
@@ -153,7 +153,7 @@ impl Advised {
         !self.trigram().full_precision
     }
 
-    /// Returns true if, with like data, the suite does not find its errors above the reference's.
+    /// Returns true if, with equal data, the suite does not find its errors above the reference's.
     pub(super) fn is_as_good(&self) -> bool {
         self.errors.is_some_and(|errors| !errors.like.is_worse())
     }

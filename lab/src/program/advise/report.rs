@@ -19,7 +19,7 @@ const HEADING: [&str; 10] = [
     "pays up to",
     "sent a rank and step",
     "of it to other hosts",
-    "errors, like data",
+    "errors, equal data",
     "errors, skewed data",
     "advice",
 ];

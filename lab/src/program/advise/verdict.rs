@@ -34,7 +34,9 @@ impl Advice {
         let errors = one.errors.map_or_else(String::new, |errors| points(errors.like));
         let share = percent(one.saved.abs());
         let (name, time) = (one.name(), millis(&one.row));
-        format!("Fewest errors with like data: `{name}` ({errors}), whose step takes {time}, {share} {more}.")
+        format!(
+            "Fewest errors with equal data: `{name}` ({errors}), whose step takes {time}, {share} {more}."
+        )
     }
 
     fn does_not_pay(&self, best: &Advised) -> String {
@@ -87,7 +89,7 @@ impl Advised {
             false => format!("about as many errors ({})", points(difference)),
         };
         format!(
-            "on the suite's digits it makes {} with like data and {} with skewed data",
+            "on the suite's digits it makes {} with equal data and {} with skewed data",
             told(like),
             told(skewed)
         )

@@ -11,8 +11,9 @@ const fn without_noise(better: &'static str, worse: &'static str) -> Claim {
 pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Karimireddy, Rebjock, Stich and Jaggi, 1901.09847",
-        text: "On convex functions error feedback brings signs nearer to the optimum than signSGD comes",
-        changed: "it said that signs with feedback converge and signSGD does not; with a constant step neither gets to the optimum.",
+        text: "On convex functions, signs with error feedback end nearer to the optimum than signSGD",
+        changed: "it said that signs with feedback converge and signSGD does not; with a constant step neither reaches the \
+                  optimum.",
         ..without_noise("compressed-allreduce(codec=sign, feedback=error)", "signsgd-vote(momentum=0)")
     },
     Claim {
@@ -23,7 +24,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Tang, Yu, Lian, Zhang and Liu, 1905.05957",
-        text: "Error feedback on both passes converges better than the same codec without",
+        text: "Error feedback on both passes converges better than the same codec without it",
         ..without_noise(
             "compressed-allreduce(codec=int4, feedback=two-level)",
             "compressed-allreduce(codec=int4)",
@@ -32,7 +33,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Stich, Cordonnier and Jaggi, 1809.07599",
         passage: "figure 2",
-        text: "With memory, the largest elements converge faster than as many random ones",
+        text: "With memory, the largest elements converge faster than the same number of random ones",
         ..beats(
             "compressed-allreduce(codec=top-k(2%), feedback=error)",
             "compressed-allreduce(codec=random-k(2%), feedback=error)",
@@ -62,12 +63,12 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Vogels, Karimireddy and Jaggi, 1905.13727",
         passage: "results, comparison with other compressors",
-        text: "PowerSGD learns a language better than Signum, signs of momenta by majority",
+        text: "PowerSGD learns a language better than Signum (signs of momenta by majority)",
         task: "text",
         verdict: OrderingVerdict::Fails,
-        explanation: "All-reduce in full precision loses to the signs here, too, and PowerSGD does not lose to all-reduce: \
-                      what wins is that all elements step alike, as with Adam, which suits a transformer. The paper's \
-                      language model is an LSTM.",
+        explanation: "Here all-reduce in full precision also loses to the signs, and PowerSGD does not lose to all-reduce. \
+                      The signs win because all elements take steps of equal size, as with Adam, which suits a transformer. \
+                      The paper's language model is an LSTM.",
         ..beats("powersgd", "signsgd-vote", ResultMeasure::Loss)
     },
     Claim {
@@ -81,7 +82,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Xie, Lin, Toh and Zhou, 2407.04480",
-        text: "The mean of earlier errors makes up for what gradients in four bits lose",
+        text: "The mean of earlier errors compensates for the losses of gradients in four bits",
         ..without_noise("loco", "compressed-allreduce(codec=int4)")
     },
     Claim {

@@ -20,9 +20,10 @@ pub(super) const ORDERINGS: &[Claim] = &[
         source: "Takezawa, Sato, Bao, Niwa and Yamada, 2305.11420",
         text: "With 25 ranks and Dirichlet(0.1) data the Base-2 graph learns better than the ring, at half of its bytes",
         verdict: OrderingVerdict::Fails,
-        explanation: "Six of ten seeds have it so, and one has nearly three times the loss, so that nothing is told apart, at 44 % \
-                      of the bytes: replicas are nearer to each other (0.66 against 1.01), but a replica's own loss is that of \
-                      its last steps on few labels, after which it has met one partner here and two on the ring, which may be why.",
+        explanation: "The ordering holds for six of ten seeds, and one seed has nearly three times the loss, so the runs do \
+                      not distinguish the graphs, at 44 % of the bytes. Replicas are closer to each other (0.66 against \
+                      1.01). But the loss of a single replica depends on its last steps on few labels, after which it \
+                      averages with one partner here and with two on the ring, which may be the reason.",
         ..over("d-psgd(graph=base, adapt-then-combine=true)", RING, ResultMeasure::OwnLoss)
     },
     Claim {

@@ -14,7 +14,7 @@ const GOSSIP_AFTER: &str = "d-psgd(adapt-then-combine=true)";
 pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Koloskova, Lin and Stich, 2202.03836",
-        text: "Gradient tracking overcomes differences between ranks' data, which leave gossip SGD off the optimum",
+        text: "Gradient tracking overcomes differences between ranks' data, which keep gossip SGD away from the optimum",
         task: "quadratics",
         factor: 0.01,
         ..skewed("gradient-tracking(graph=ring)", "d-psgd")
@@ -33,21 +33,22 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Vogels et al., 2110.04175",
-        text: "RelaySGD on a tree is independent of differences between ranks' data, gossip is not",
+        text: "RelaySGD on a tree is independent of differences between ranks' data, but gossip is not",
         task: "quadratics",
-        changed: "it was on the digits, and against gossip beside the step; the claim is about bias, and the paper gossips after it.",
+        changed: "it was on the digits, and compared with gossip during the step; the claim is about bias, and the paper \
+                  gossips after the step.",
         ..skewed("relaysgd", GOSSIP_AFTER)
     },
     Claim {
         source: "Lin, Karimireddy, Stich and Jaggi, 2102.04761",
         passage: "abstract, table 1",
         text: "On a ring with Dirichlet(0.1) data, quasi-global momentum learns better than D-PSGD",
-        changed: "it was against gossip beside the step; the paper gossips after it.",
+        changed: "it compared with gossip during the step; the paper gossips after the step.",
         ..skewed("qg-dsgdm(graph=ring)", GOSSIP_AFTER)
     },
     Claim {
         source: "Khaled, Mishchenko and Richtárik, 1909.04746",
-        text: "On heterogeneous data local SGD ends the further off, the more local steps it makes",
+        text: "On heterogeneous data, local SGD ends further from the optimum with more local steps",
         task: "quadratics",
         partition: SKEWED,
         factor: 0.5,
@@ -55,11 +56,11 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Karimireddy et al., 1910.06378",
-        text: "On heterogeneous data local steps drift from the optimum, to which synchronous SGD goes",
+        text: "On heterogeneous data, local steps drift from the optimum, which synchronous SGD reaches",
         task: "quadratics",
         partition: SKEWED,
         factor: 0.1,
-        changed: "it was added when other numbers were known, so that there are 40.",
+        changed: "it was added after other results were known, to make 40 orderings.",
         ..beats("gradient-allreduce", "local-sgd", ResultMeasure::Loss)
     },
     Claim {
@@ -70,7 +71,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Chen, Yuan, Zhang, Pan, Xu and Yin, 2105.09080",
-        text: "On a large sparse graph, exact means now and then speed gossip SGD up",
+        text: "On a large sparse graph, occasional exact means speed up gossip SGD",
         ranks: 25,
         ..skewed("gossip-pga(period=7)", GOSSIP_AFTER)
     },

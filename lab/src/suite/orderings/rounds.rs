@@ -2,7 +2,7 @@
 
 use super::{Claim, OrderingVerdict, ResultMeasure, beats};
 
-/// Claim about the loss on held-out text, with like data on 8 ranks.
+/// Claim about the loss on held-out text, with equal data on 8 ranks.
 const fn of_language(better: &'static str, worse: &'static str) -> Claim {
     Claim { task: "text", ..beats(better, worse, ResultMeasure::Loss) }
 }
@@ -11,11 +11,11 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Douillard et al., 2311.08105",
         passage: "comparison of outer optimizers",
-        text: "Nesterov's momentum outside learns better than the plain mean of the replicas",
+        text: "An outer Nesterov momentum learns better than the plain mean of the replicas",
         verdict: OrderingVerdict::Fails,
-        explanation: "The plain mean bears a γ of 1 where `diloco` has 0.3, and ends 3 % lower with all of ten seeds. With the γ of \
-                      `diloco` it ended 1.5 % higher with four of five. 200 steps are 12 rounds, and a momentum of 0.9 takes ten \
-                      to come up to speed; the paper's runs have a hundred and more.",
+        explanation: "The plain mean permits γ = 1, where `diloco` has 0.3, and ends 3 % lower with all ten seeds. With the \
+                      γ of `diloco` it ended 1.5 % higher with four of five seeds. 200 steps are 12 rounds, and a momentum \
+                      of 0.9 needs ten rounds to build up; the runs of the paper have a hundred and more.",
         ..of_language("diloco", "diloco(outer=nesterov(learning_rate=1, momentum=0))")
     },
     Claim {
@@ -25,10 +25,10 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Douillard et al., 2501.18512",
-        text: "Fragments one after another lower the peak of DiLoCo's traffic",
+        text: "Sending fragments one after another lowers the traffic peak of DiLoCo",
         factor: 0.3,
         measure: ResultMeasure::PeakBytes,
-        changed: "it was with ten fragments and a period of 50; all-reduce sends fragments so small whole to everyone.",
+        changed: "it had ten fragments and a period of 50; all-reduce sends such small fragments whole to all ranks.",
         ..of_language("streaming-diloco(period=48)", "diloco(period=48)")
     },
     Claim {

@@ -6,7 +6,7 @@ use crate::suite::{OrderingVerdict, Results};
 use std::fmt::Write;
 
 const HEAD: &str = "\
-| | ordering | from | where | of | better | worse | ratio | claimed | comes out |
+| | ordering | from | where | of | better | worse | ratio | claimed | result |
 |---|---|---|---|---|---|---|---|---|---|
 ";
 
@@ -21,11 +21,12 @@ pub(in crate::suite) fn table(results: &Results) -> String {
     let holding = verdicts.iter().filter(|(_, verdict)| *verdict == OrderingVerdict::Holds).count();
     let mut text = format!(
         "### Published orderings\n\n\
-         {holding} of {} hold. Both sides are run with the same seeds, and compared seed by seed: *ratio* is the geometric mean \
-         of better / worse with its 95 % interval by the paired t-test of logarithms, and an ordering holds if the interval \
-         is below what is *claimed*. Where a side never gets there, diverges or is 0, there is no ratio, and an ordering \
-         holds if nine of ten seeds have it so (the sign test: by chance once in 93 times). On the digits, bytes of \
-         all-reduce with 4 and 8 ranks are 2 and 4 times those of a ring, since it sends so small a model whole to everyone.\n\n{HEAD}",
+         {holding} of {} hold. Both sides are run with the same seeds, and compared seed by seed: *ratio* is the \
+         geometric mean of better / worse with its 95 % interval by the paired t-test of logarithms, and an ordering \
+         holds if the interval is below the *claimed* factor. If a side never reaches the target, diverges or is 0, the \
+         ratio is undefined, and the ordering holds if it does for nine of ten seeds (the sign test: by chance once in 93 \
+         times). On the digits with 4 and 8 ranks, all-reduce sends 2 and 4 times the bytes of a ring, because it sends \
+         such a small model whole to all ranks.\n\n{HEAD}",
         verdicts.len()
     );
     for (number, (claim, verdict)) in (1..).zip(&verdicts) {
@@ -35,9 +36,9 @@ pub(in crate::suite) fn table(results: &Results) -> String {
         "" => None,
         explanation => Some(format!("{verdict}: {explanation}")),
     };
-    text += &listed("Those that do not come out", &verdicts, otherwise);
+    text += &listed("Orderings that do not hold", &verdicts, otherwise);
     text +=
-        &listed("Changed after their first numbers were known", &verdicts, |claim, _| match claim.changed {
+        &listed("Changed after their first results were known", &verdicts, |claim, _| match claim.changed {
             "" => None,
             changed => Some(changed.to_owned()),
         });

@@ -26,53 +26,54 @@ const fn sooner(better: &'static str, worse: &'static str, link: NetworkLink) ->
 pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Lian et al., 1705.09056",
-        text: "Over a network of high latency, gossip on a ring is sooner at an accuracy than all-reduce",
+        text: "Over a network of high latency, gossip on a ring reaches an accuracy sooner than all-reduce",
         ranks: 25,
         ..sooner("d-psgd", "gradient-allreduce", DISTANT)
     },
     Claim {
         source: "Assran, Loizou, Ballas and Rabbat, 1811.10792",
         passage: "abstract of the first version",
-        text: "Over 10 Gbit/s with high latency, stochastic gradient push is sooner at an accuracy than all-reduce",
+        text: "Over 10 Gbit/s with high latency, stochastic gradient push reaches an accuracy sooner than all-reduce",
         ranks: 25,
-        changed: "it was added when other numbers were known, so that there are 40.",
+        changed: "it was added after other results were known, to make 40 orderings.",
         ..sooner("sgp", "gradient-allreduce", DISTANT)
     },
     Claim {
         source: "Tang, Gan, Zhang, Zhang and Liu, 1803.06585",
-        text: "Where latency is high and bandwidth low, gossip in eight bits is sooner than gossip in full precision",
+        text: "Where latency is high and bandwidth low, gossip in eight bits is faster than gossip in full precision",
         ..sooner("low-precision-decentralized", "d-psgd", POOR)
     },
     Claim {
         source: "Tang, Gan, Zhang, Zhang and Liu, 1803.06585",
-        text: "Where latency is high and bandwidth low, gossip in eight bits is sooner than an all-reduce in eight bits",
+        text: "Where latency is high and bandwidth low, gossip in eight bits is faster than an all-reduce in eight bits",
         ..sooner("low-precision-decentralized", "bytegrad", POOR)
     },
     Claim {
         source: "Lian, Zhang, Zhang and Liu, 1710.06952",
-        text: "Where ranks are of different speed, asynchronous pair averaging is sooner at an accuracy than D-PSGD",
+        text: "Where ranks are of different speed, asynchronous pair averaging reaches an accuracy sooner than D-PSGD",
         ranks: 25,
-        changed: "it was against all-reduce over a slow network; the paper is about ranks of different speed.",
+        changed: "it compared with all-reduce over a slow network; the paper is about ranks of different speed.",
         ..sooner("ad-psgd", "d-psgd", UNEVEN)
     },
     Claim {
         source: "Ho et al., NeurIPS 2013",
-        text: "Where one rank or another is slow at times, bounded staleness is sooner at an accuracy than full synchrony",
+        text: "Where one rank or another is slow at times, bounded staleness reaches an accuracy sooner than full synchrony",
         ranks: 25,
-        changed: "it was of 8 ranks alike over a slow network; the paper is about slow ranks, and with 8 ranks all-reduce sends four times as much.",
+        changed: "it had 8 ranks of equal speed over a slow network; the paper is about slow ranks, and with 8 ranks \
+                  all-reduce sends four times the bytes of a ring.",
         ..sooner("ssp", "gradient-allreduce", UNEVEN)
     },
     Claim {
         source: "Gan et al., 2107.01499",
         passage: "exploration of network conditions",
-        text: "At low bandwidth, gradients in eight bits are sooner at an accuracy than in full precision",
+        text: "At low bandwidth, gradients in eight bits reach an accuracy sooner than in full precision",
         ranks: 25,
-        changed: "it was of 8 ranks, with which all-reduce sends four times as much.",
+        changed: "it had 8 ranks, for which all-reduce sends four times the bytes of a ring.",
         ..sooner("bytegrad", "gradient-allreduce", NARROW)
     },
     Claim {
         source: "Kolehmainen, Blagoev, Donaghy, Ersoy and Nies, 2506.10911",
-        text: "Rounds of pairs are sooner at an accuracy than DiLoCo's all-reduces over a network of high latency",
+        text: "Over a network of high latency, rounds of pairs reach an accuracy sooner than the all-reduces of DiLoCo",
         ranks: 25,
         ..sooner("noloco", "diloco", DISTANT)
     },

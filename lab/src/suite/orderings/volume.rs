@@ -10,18 +10,19 @@ const fn sends_less(better: &'static str, worse: &'static str, factor: f64) -> C
 pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Koloskova, Stich and Jaggi, 1902.00340",
-        text: "CHOCO-SGD is at an accuracy with a fraction of the bytes of gossip in full precision",
+        text: "CHOCO-SGD reaches an accuracy with a fraction of the bytes of gossip in full precision",
         ..sends_less("choco-sgd", "d-psgd", 0.5)
     },
     Claim {
         source: "Lin, Han, Mao, Wang and Dally, 1712.01887",
-        text: "Deep gradient compression is at an accuracy with a fraction of the bytes of all-reduce",
+        text: "Deep gradient compression reaches an accuracy with a fraction of the bytes of all-reduce",
         ranks: 4,
         verdict: OrderingVerdict::Undecided,
-        explanation: "Seven of ten seeds are there with 6 to 18 % of the bytes (12 to 36 % of a ring's), three never are: γ was found \
-                      with 8 ranks, and is too large for the noisier mean of 4, which the momentum of late elements carries on: with \
-                      0.1 the first five are there with 6 to 11 %. With 8 ranks all five have 12 to 17 % (half of a ring's and \
-                      more). With 25 dgc sends more than all-reduce, as its messages go to everyone.",
+        explanation: "Seven of ten seeds reach the target with 6 to 18 % of the bytes (12 to 36 % of the bytes of a ring), \
+                      and three never do. γ was found with 8 ranks, and is too large for the noisier mean of 4, because the \
+                      momentum of late elements prolongs the noise. With γ = 0.1 the first five seeds reach the target with \
+                      6 to 11 %. With 8 ranks all five need 12 to 17 % (half of the bytes of a ring, or more). With 25 \
+                      ranks, dgc sends more than all-reduce, because its messages go to all ranks.",
         ..sends_less("dgc", "gradient-allreduce", 0.5)
     },
     Claim {
@@ -31,7 +32,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Douillard et al., 2311.08105",
-        text: "DiLoCo is at an accuracy with a fraction of the bytes of synchronous SGD",
+        text: "DiLoCo reaches an accuracy with a fraction of the bytes of synchronous SGD",
         ..sends_less("diloco", "gradient-allreduce", 0.25)
     },
 ];

@@ -53,14 +53,14 @@ fn all() -> Vec<Situation> {
     let gossip: &[&str] = &["☱", "☵"];
     let asynchronous: &[&str] = &["☲", "☶", "☳", "☷"];
     vec![
-        on("like data, digits", "digits", "equal", ResultMeasure::Errors),
-        on("like data, text", "text", "equal", ResultMeasure::Loss),
+        on("equal data, digits", "digits", "equal", ResultMeasure::Errors),
+        on("equal data, text", "text", "equal", ResultMeasure::Loss),
         on("skewed data, digits", "digits", SKEWED, ResultMeasure::Errors),
         on("skewed data, text", "text", SKEWED, ResultMeasure::Loss),
         on("skewed data, no noise: the optimum on every rank", "quadratics", SKEWED, ResultMeasure::OwnLoss),
         Situation {
             trigrams: gossip,
-            ..on("no all-reduce (☱ ☵), like data", "digits", "equal", ResultMeasure::OwnLoss)
+            ..on("no all-reduce (☱ ☵), equal data", "digits", "equal", ResultMeasure::OwnLoss)
         },
         Situation {
             trigrams: gossip,
@@ -68,17 +68,17 @@ fn all() -> Vec<Situation> {
         },
         Situation {
             trigrams: asynchronous,
-            ..on("no waiting (☲ ☶ ☳ ☷), like data", "digits", "equal", ResultMeasure::Errors)
+            ..on("no waiting (☲ ☶ ☳ ☷), equal data", "digits", "equal", ResultMeasure::Errors)
         },
         Situation {
             trigrams: asynchronous,
             ..on("no waiting (☲ ☶ ☳ ☷), skewed data", "digits", SKEWED, ResultMeasure::Errors)
         },
-        digits("fewest bytes, like data, 25 ranks", "equal", bytes),
+        digits("fewest bytes, equal data, 25 ranks", "equal", bytes),
         digits("fewest bytes, skewed data, 25 ranks", SKEWED, bytes),
-        digits("100 Mbit/s, like data, 25 ranks", "equal", over(100.0)),
+        digits("100 Mbit/s, equal data, 25 ranks", "equal", over(100.0)),
         digits("100 Mbit/s, skewed data, 25 ranks", SKEWED, over(100.0)),
-        digits("10 Gbit/s, like data, 25 ranks", "equal", over(1e4)),
+        digits("10 Gbit/s, equal data, 25 ranks", "equal", over(1e4)),
         digits("10 Gbit/s, skewed data, 25 ranks", SKEWED, over(1e4)),
     ]
 }
@@ -87,11 +87,11 @@ impl ResultsPage<'_> {
     /// Writes the table of situations.
     pub(super) fn situations(&self) -> String {
         let mut text = "### Which algorithm in which situation\n\n\
-             The first has the least geometric mean. Beside it stand those that the runs do not tell apart from it: with the \
-             same seeds on the same data, averaged over the numbers of ranks, the 95 % interval of the mean ratio to the first \
-             has 1 in it. The runs that choose the first also judge it, so that its figure is biased to the good side, and some \
-             algorithm as good may be told apart from it by chance.\n\n\
-             | situation | judged by | first | not told apart from it | `gradient-allreduce` |\n|---|---|---|---|---|\n"
+             *First* has the smallest geometric mean. The next column has the algorithms that the runs do not distinguish \
+             from it: with the same seeds on the same data, averaged over the numbers of ranks, the 95 % interval of the \
+             mean ratio to the first contains 1. The same runs choose the first and judge it, so its figure is biased \
+             towards good values, and an equally good algorithm may be distinguished from it by chance.\n\n\
+             | situation | judged by | first | not distinguished from it | `gradient-allreduce` |\n|---|---|---|---|---|\n"
             .to_owned();
         for situation in all() {
             text += &self.situation(&situation).unwrap_or_default();

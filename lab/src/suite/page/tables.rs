@@ -49,7 +49,8 @@ impl ResultsPage<'_> {
         let head: Vec<String> =
             columns.iter().map(|column| format!("{}, {}", column.partition, column.ranks)).collect();
         let mut text = format!(
-            "### {title}\n\n± is half of the 95 % confidence interval of the mean over the seeds, by Student's t; a dash, that a run diverged. {}\n\n\
+            "### {title}\n\n± is half of the 95 % confidence interval of the mean over the seeds, by Student's t; a dash \
+            means that a run diverged. {}\n\n\
              | algorithm | | {} |\n|---|---|{}\n",
             about(task),
             head.join(" | "),
@@ -87,9 +88,10 @@ impl ResultsPage<'_> {
         let mut text = format!(
             "### Difference to `{REFERENCE}`\n\n\
              Errors on the digits in percentage points, and loss on the text: less is better. Each run is compared to that of \
-             all-reduce with the same seed, on the same data in the same order. The differences of a seed are averaged over 4, 8 and 25 \
-             ranks, as they have draws in common; ± is half of the 95 % confidence interval of the mean over the seeds, by \
-             Student's t, and a dash, that a run diverged. A bold difference is beyond it; of 20 without any, about one is so by chance.\n\n| algorithm | | {} |\n|---|---|{}\n",
+             all-reduce with the same seed, on the same data in the same order. The differences of a seed are averaged over \
+             4, 8 and 25 ranks, as they have draws in common; ± is half of the 95 % confidence interval of the mean over the seeds, by \
+             Student's t, and a dash means that a run diverged. A bold difference exceeds this interval; without any \
+             effect, about one difference in 20 is bold by chance.\n\n| algorithm | | {} |\n|---|---|{}\n",
             head.join(" | "),
             "---|".repeat(groups.len())
         );
@@ -115,8 +117,8 @@ impl ResultsPage<'_> {
         let percent = 100.0 * LEARNED;
         let mut text = format!(
             "### Digits, {RANKS} ranks: what an accuracy of {percent} % costs\n\n\
-             Means of bytes and seconds of a rank, with like data, and with Dirichlet(0.1) data after the stroke; a dash, that a run \
-             does not get there in 300 steps. The consensus distance is that of the end.\n\n\
+             Mean bytes and seconds of a rank, with equal data and, after the slash, with Dirichlet(0.1) data; a dash means \
+             that a run does not reach the accuracy in 300 steps. The consensus distance is measured at the end.\n\n\
              | algorithm | | KiB a step | KiB | s, 100 Mbit/s | s, 1 Gbit/s | s, 10 Gbit/s | consensus distance |\n\
              |---|---|---|---|---|---|---|---|\n"
         );
@@ -143,7 +145,8 @@ impl ResultsPage<'_> {
             );
         }
         text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n\
-             Points have the numbers and colors of the key; a number without room is left out.\n\n![Consensus distance by step](which-algorithm-consensus.svg)\n\n"
+             Points have the numbers and colors of the key; a number without room is left out.\n\n![Consensus distance by \
+             step](which-algorithm-consensus.svg)\n\n"
     }
 }
 
@@ -157,12 +160,12 @@ fn about(task: &str) -> String {
     let least = Quadratics::new(0).map(|task| task.least()).unwrap_or_default();
     match task {
         "quadratics" => format!(
-            "The loss at the optimum is {}, so that {} more is 1 % above what all-reduce has at the end.",
+            "The loss at the optimum is {}, so that {} more is 1 % above the final loss of all-reduce.",
             figure(least),
             figure(least / 100.0)
         ),
-        "text" => "A run that diverged until all characters are alike to it has no dash, but ln 56 = 4.03: \
-                   a mean with an interval above 0.5 has such runs."
+        "text" => "A run that diverged to equal probabilities of all characters has no dash, but the loss ln 56 = 4.03: a \
+        mean with an interval above 0.5 contains such runs."
             .to_owned(),
         _ => String::new(),
     }
