@@ -80,7 +80,7 @@ impl Ssp {
             return Ok(());
         }
         let what = format!(
-            "codec of ssp is {}: what it loses may be more than there was, and error feedback would add it up",
+            "codec of ssp is {}: its error may be larger than its input, and error feedback would add up the errors",
             codec.name()
         );
         Err(Error::usage(what, "choose min-max8, sign, top-k or another with a bounded error"))

@@ -93,7 +93,7 @@ fn too_few_machines_end_the_job_with_the_missing_one() {
     let ended = all([node("1"), node("0")]);
     assert_eq!(ended[1].code, Some(1), "{:?}", ended[1].stderr);
     let report = ended[1].stderr.last().unwrap();
-    let what = "1 of at least 2 machines are here after 1 s; node 1 is missing";
+    let what = "1 of at least 2 machines have joined after 1 s; node 1 is missing";
     assert!(report.contains(what) && report.contains("--nnodes MIN:MAX"), "{report}");
 }
 

@@ -258,7 +258,7 @@ fn advice(stragglers: &[Straggler]) -> String {
         }
         _ => "check what that rank does, and raise the operation deadline if it only needs more time",
     };
-    format!("everyone waits for {}; {remedy}", all.join(", and "))
+    format!("all ranks wait for {}; {remedy}", all.join(", and "))
 }
 
 /// Rank that is alive and late.

@@ -114,7 +114,7 @@ class _Draws(Generic[_Draw]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continues from ``state``, on the present number of ranks: the next iteration draws the remaining samples.
 
-        Raises ``ValueError`` if it belongs to a sampler with another order.
+        Raises ``ValueError`` if it belongs to a sampler with a different order.
         """
         self._native.load_state_dict(state)
         self._start, self._last = state["position"], None

@@ -197,7 +197,7 @@ impl<C: ?Sized> EncodingSlot<C> {
         if ours == theirs {
             return Ok(());
         }
-        let what = format!("this is the state of another encoding: {theirs} instead of {ours}");
+        let what = format!("this is the state of a different encoding: {theirs} instead of {ours}");
         Err(usage(py, what, "restore with the same codec, feedback and seed"))
     }
 }

@@ -261,7 +261,7 @@ impl PythonOrder {
     fn go_to(&mut self, py: Python<'_>, place: &ResumePosition) -> PyResult<()> {
         if with!(self, sampler => sampler.fingerprint()) != place.fingerprint {
             let what =
-                "this state belongs to a sampler with another order; use the same data, seed and options";
+                "this state belongs to a sampler with a different order; use the same data, seed and options";
             return Err(PyValueError::new_err(what));
         }
         self.set_epoch(py, place.epoch)

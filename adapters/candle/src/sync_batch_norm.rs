@@ -48,7 +48,7 @@ pub fn sync_batch_norm(
     }
     let BatchNormConfig { eps, remove_mean, affine, momentum } = config.into();
     if !(eps >= 0.0 && (0.0..=1.0).contains(&momentum) && remove_mean) {
-        bail!("batch normalization removes the mean, with ε of 0 or more and a momentum from 0 to 1");
+        bail!("batch normalization needs remove_mean, an ε of 0 or more, and a momentum from 0 to 1");
     }
     let variable = |name: &str, value: f64| vb.get_with_hints(features, name, Init::Const(value));
     Ok(SyncBatchNorm {
@@ -144,7 +144,7 @@ impl NumberedCommunicator {
 fn sum(ranks: u64, values: &mut [f64]) -> Result<()> {
     let Some(comm) = OPEN.with_borrow(|all| all.get(&ranks).and_then(Weak::upgrade)) else {
         bail!(
-            "the layer of this pass is gone, or of another thread; keep it, and go backward where you went forward"
+            "the layer of this pass was dropped, or belongs to a different thread; keep it, and run the backward pass on the thread of the forward pass"
         );
     };
     comm.blocking().all_reduce(values, ReduceOp::Sum).map_err(candle_core::Error::wrap)

@@ -31,7 +31,7 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     });
     let bytes = encode(&facts, tensors.collect()).map_err(|cause| unwritable(path, cause))?;
     let written = create(path).and_then(|file| store(file, &bytes));
-    let remedy = "free space there or use another directory; the checkpoint before is still there";
+    let remedy = "free space there or use a different directory; the previous checkpoint is intact";
     written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
 }
 
@@ -101,7 +101,7 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
     let what = format!("{} is damaged: {cause}", path.display());
     Error::usage(
         what,
-        "remove the directory that it is in, on all hosts, to continue from the checkpoint before",
+        "remove the directory that it is in, on all hosts, to continue from the previous checkpoint",
     )
 }
 

@@ -237,7 +237,7 @@ impl<'a> Folder<'a> {
             }
             _ => Error::usage(
                 format!("the checkpoint {} lacks {}", path.display(), self.file()),
-                "restore the file, or remove the directory on all hosts to continue from the checkpoint before",
+                "restore the file, or remove the directory on all hosts to continue from the previous checkpoint",
             ),
         })
     }

@@ -182,7 +182,7 @@ impl Checkpoints {
     /// Fails if the directory contains checkpoints of other trainings.
     fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
         if self.keep == 0 {
-            return Err(Error::usage("no checkpoint is to be kept", "keep 1 or more"));
+            return Err(Error::usage("the number of checkpoints to keep is 0", "keep 1 or more"));
         }
         if engine.kept_in.contains(&self.root) {
             return Ok(());
@@ -190,7 +190,7 @@ impl Checkpoints {
         match folder.kept()?.iter().max_by_key(|kept| kept.name) {
             Some(newest) => {
                 let newest = newest.path.display();
-                let what = format!("{newest} is there, from a training that this one does not continue");
+                let what = format!("{newest} exists, from a training that this one does not continue");
                 Err(Error::usage(what, "resume from it, choose another directory, or remove this one"))
             }
             None => Ok(()),
@@ -283,8 +283,8 @@ fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> 
     let paths = gather_texts(comm, &path.to_string_lossy())?;
     let file = |rank: usize| format!("rank {rank}'s {} of {}", paths[rank], saves[rank]);
     let what = format!("the files of this checkpoint are not of one save: {} and {}", file(0), file(other));
-    let remedy = "restore the file that is out of place, or remove the directory on all hosts to go on from the \
-                  checkpoint before";
+    let remedy = "restore the file that is out of place, or remove the directory on all hosts to continue from the \
+                  previous checkpoint";
     Err(Error::usage(what, remedy))
 }
 
@@ -320,7 +320,7 @@ fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
     }
     let kept = all_or_none(comm, folder.kept())?;
     for CheckpointDirectory { path, name } in kept.iter().filter(|kept| kept.is_renamed()) {
-        tracing::warn!("{} holds {name}, and counts as that", path.display());
+        tracing::warn!("{} contains {name}, and counts as that checkpoint", path.display());
     }
     let names: Vec<Name> = kept.iter().map(|kept| kept.name).collect();
     let lists = gather_names(comm, &names)?;

@@ -161,7 +161,7 @@ impl CommunicationHook {
     fn take(&mut self, bucket: FrameworkBucket) -> Result<bool> {
         let FrameworkBucket { index, is_last, gradients, tensors } = bucket;
         if index != self.arrived.len() {
-            let what = format!("bucket {index} came where bucket {} was next", self.arrived.len());
+            let what = format!("bucket {index} arrived where bucket {} was next", self.arrived.len());
             return Err(Error::usage(what, "pass buckets in order, starting at 0 in each pass"));
         }
         let layout = (gradients.dtype(), placed(index, &gradients, tensors)?);

@@ -292,7 +292,7 @@ impl DataParallel {
     pub fn values<T: Element>(&self, parameter: usize) -> Result<Vec<T>> {
         let view = self.parameter(parameter)?;
         if view.dtype() != T::DTYPE {
-            let what = format!("parameter {parameter} was asked for as {}", T::DTYPE);
+            let what = format!("parameter {parameter} was requested as {}", T::DTYPE);
             return Err(Error::usage(what, format!("it is {}", view.dtype())));
         }
         let bytes = view.bytes_on_host()?;

@@ -163,10 +163,7 @@ impl EngineOptions {
         self.groups.iter().try_for_each(ParameterGroup::check)?;
         if self.optimizer.is_none() && !self.groups.is_empty() {
             let remedy = "set the option `optimizer`, or pass the groups to the optimizer of the framework";
-            return Err(Error::usage(
-                "parameter groups are of the engine's optimizer, and there is none",
-                remedy,
-            ));
+            return Err(Error::usage("parameter groups need an engine optimizer, and none is set", remedy));
         }
         check_option(self.bucket_bytes > 0, "bucket_bytes", &self.bucket_bytes, "1 or more")?;
         check_option(

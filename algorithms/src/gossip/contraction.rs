@@ -30,8 +30,7 @@ pub(super) fn safe_step(codec: &dyn Codec, len: usize, room: f64) -> Result<f64>
     }
     let left = left_behind(codec, measured)?;
     if left > HOPELESS {
-        let what =
-            format!("{} loses {left:.2} of what it is given, and consensus=auto finds no step", codec.name());
+        let what = format!("{} loses {left:.2} of its input, so consensus=auto finds no step", codec.name());
         return Err(refused(what));
     }
     let ratio = left.sqrt();

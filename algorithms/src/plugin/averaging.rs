@@ -99,11 +99,7 @@ impl Averaging {
     }
 
     fn check_linear(&self, codec: &str) -> Result<()> {
-        self.expect(
-            &[Feedback::None, Feedback::Error],
-            codec,
-            "nothing of it is encoded twice, or known in part",
-        )
+        self.expect(&[Feedback::None, Feedback::Error], codec, "no value is encoded twice, or estimated")
     }
 
     fn check_codec(&self, codec: &dyn Codec) -> Result<()> {
@@ -111,12 +107,13 @@ impl Averaging {
         let Properties { unbiased, contraction, linear, .. } = codec.properties();
         let close = contraction.is_some_and(|delta| delta >= 0.5);
         if unbiased && contraction.is_none() {
-            let why = "what it loses may be more than there was, and would add up";
+            let why = "its error may be larger than its input, and the errors would add up";
             return self.expect(&[Feedback::None], &name, why);
         }
         if !unbiased && !linear && !close && self.feedback == Feedback::None {
-            let what =
-                format!("{name} loses what is never made up for without feedback, and need not converge");
+            let what = format!(
+                "without feedback, the errors of {name} are never corrected, and training may not converge"
+            );
             return Err(Error::usage(what, "choose error or difference feedback"));
         }
         if codec.is_sparse() {

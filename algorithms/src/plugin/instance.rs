@@ -83,10 +83,10 @@ impl AnyAlgorithm {
     /// ([`Overlap::Forward`](crate::Overlap::Forward)); `None` if it can.
     pub fn refuses_forward(&self) -> Option<&'static str> {
         if !self.trigram().synchronous {
-            return Some("no step waits for what an asynchronous algorithm communicates");
+            return Some("no step waits for the communication of an asynchronous algorithm");
         }
         let before = self.written().before_forward;
-        before.then_some("it communicates beside the forward pass already, beginning with all parameters")
+        before.then_some("it already communicates during the forward pass, beginning with all parameters")
     }
 
     /// Returns the spelling with all options.

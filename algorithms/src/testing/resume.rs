@@ -101,7 +101,7 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, first: usize, steps: u
 /// Fails unless two records are equal, bit for bit.
 fn same(expected: &Record, found: &Record) -> Result<()> {
     let differs = |name: &str| {
-        let what = format!("after a resume, `{name}` is not what it is without");
+        let what = format!("after a resume, `{name}` differs from an uninterrupted training");
         Error::usage(what, "name everything that the next steps depend on in the algorithm's `checkpoint`")
     };
     let names =

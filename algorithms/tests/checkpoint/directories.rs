@@ -21,7 +21,7 @@ fn a_training_saves_only_among_checkpoints_that_it_continues() {
         let refused = checkpoints.check(trainer.engine()).unwrap_err();
         for error in [refused, save(&host(comm.rank()), &mut trainer, 1).unwrap_err()] {
             let error = error.to_string();
-            assert!(error.contains("host0/step-000009 is there, from a training that"), "{error}");
+            assert!(error.contains("host0/step-000009 exists, from a training that"), "{error}");
             assert!(error.contains("resume from it, choose another directory, or remove"), "{error}");
         }
         // It may save in another directory, and continues there.

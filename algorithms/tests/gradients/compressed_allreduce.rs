@@ -161,10 +161,10 @@ fn what_does_not_go_together_is_refused_with_the_reason() {
         (Averaging::encoded(top, Feedback::None), "need not converge"),
         (Averaging::encoded(Sign::in_blocks(64), Feedback::None), "need not converge"),
         (Averaging::encoded(top, Feedback::TwoLevel), "it is encoded once"),
-        (Averaging::encoded(Qsgd::new(7).unwrap(), Feedback::Error), "more than there was"),
+        (Averaging::encoded(Qsgd::new(7).unwrap(), Feedback::Error), "larger than its input"),
         (
             Averaging { codec: MeanCodec::LowRank { rank: 1, saving: 2.0 }, feedback: Feedback::Difference },
-            "known in part",
+            "or estimated",
         ),
     ];
     for (averaging, reason) in wrong {

@@ -269,10 +269,7 @@ fn groups_that_cannot_be_meant_are_refused() {
             with(ParameterGroup { weight_decay: f64::NAN, ..named("w") }),
             "weight_decay of the parameter group",
         ),
-        (
-            EngineOptions { optimizer: None, ..with(named("w")) },
-            "of the engine's optimizer, and there is none",
-        ),
+        (EngineOptions { optimizer: None, ..with(named("w")) }, "need an engine optimizer, and none is set"),
     ];
     for (options, reason) in refused {
         let text = refusal(options);

@@ -21,7 +21,7 @@ pub fn names() -> String {
 /// Returns the help of `--transport`.
 pub fn help() -> String {
     format!(
-        "How bytes travel: {}; ranks of `thread` are threads of one process. GPU memory may travel beside it, by NCCL or by direct access: HEXAGRAM_DEVICE_PATH",
+        "How bytes travel: {}; ranks of `thread` are threads of one process. GPU memory may bypass it, by NCCL or by direct access: HEXAGRAM_DEVICE_PATH",
         names()
     )
 }

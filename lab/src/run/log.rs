@@ -213,7 +213,7 @@ impl<'a> RunLog<'a> {
     /// Reports the options of a resumed training that differ from before.
     pub(super) fn changed(&self, differences: &[String]) {
         if !differences.is_empty() {
-            self.say(&format!("goes on with a change: {}", differences.join("; ")));
+            self.say(&format!("continues with a change: {}", differences.join("; ")));
         }
     }
 

@@ -50,8 +50,8 @@ pub type RunError = Box<dyn std::error::Error>;
 
 /// Text about exit codes in programs' `--help`.
 pub const EXIT_CODES: &str = "\
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if the reader of the \
-output is gone.";
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if the reader closed the \
+output.";
 
 /// Runs a training program of this name: reads its options, the common ones and its `Own`, and calls `train` with them.
 /// Prints the algorithms or their help instead, where `--algorithm list` or `help:NAME` asks for it. Returns the exit

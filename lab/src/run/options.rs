@@ -32,7 +32,7 @@ pub struct RunOptions {
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
     /// Transport: mixed (shm within a host, tcp across), shm, tcp, mpi (ranks that mpirun starts, in a build with the
-    /// feature `mpi`), or thread (all ranks in one process). GPU memory may travel beside it, by NCCL or by direct access:
+    /// feature `mpi`), or thread (all ranks in one process). GPU memory may bypass it, by NCCL or by direct access:
     /// HEXAGRAM_DEVICE_PATH
     #[arg(long, value_name = "NAME", env = "HEXAGRAM_TRANSPORT", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,

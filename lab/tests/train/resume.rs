@@ -153,7 +153,7 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
     assert!(!good && text.contains("--resume"), "{text}");
     // It takes effect, and the next checkpoint records it.
     let (good, text) = said("change", &format!("{common} --epochs 2 --resume --change --lr 1e-9"));
-    assert!(good && text.contains("goes on with a change: --lr 1, and now 0.000000001"), "{text}");
+    assert!(good && text.contains("continues with a change: --lr 1, and now 0.000000001"), "{text}");
     let losses = losses("change");
     assert!(!losses.is_empty(), "{text}");
     let (good, text) = said("change", &format!("{common} --epochs 2 --resume"));

@@ -88,7 +88,7 @@ impl Job {
             return Err(Error::usage(what, "the smaller number comes first, and is 1 or more"));
         }
         if size > MAX_SIZE {
-            let what = format!("{size} ranks are beyond any cluster");
+            let what = format!("{size} ranks exceed the maximum");
             return Err(Error::usage(what, format!("use at most {MAX_SIZE} on all nodes together")));
         }
         if let Some(show) = self.show.as_ref().filter(|show| show.highest() >= size) {

@@ -29,7 +29,7 @@ const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fr
 /// Help text about that variable, for programs that start ranks.
 pub const SILENCE_HELP: &str = "\
 Environment: HEXAGRAM_SILENCE is the number of seconds for which a rank may be stopped or disconnected before it counts as failed, 1 to \
-86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
+86400 [default: 4]; raise it to use a debugger. Set it to the same value on all ranks.";
 
 /// Intervals at which the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -131,8 +131,8 @@ def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
         )
     if optimizer is not None and not isinstance(optimizer, str):
         raise UsageError(
-            'overlap="forward" needs an optimizer that steps on each bucket when it is there, and PyTorch\'s steps on all '
-            'parameters at once; pass the spelling of one of the engine\'s, such as "sgd(momentum=0.9)" or "adamw"'
+            'overlap="forward" needs an optimizer that steps on each bucket separately, and that of PyTorch steps on all '
+            'parameters together; pass the name of an engine optimizer, such as "sgd(momentum=0.9)" or "adamw"'
         )
 
 

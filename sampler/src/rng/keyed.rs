@@ -20,8 +20,7 @@ const FEWEST_BITS: u32 = 8;
 /// Deterministic: the order follows from `len`, `seed` and `epoch`, and stays the same in later versions.
 ///
 /// ```
-/// let order = hexagram_sampler::KeyedPermutation::new(1_000_000_000, 42, 0);
-/// let place = order.at(999_999_999); // at once
+/// let order = hexagram_sampler::KeyedPermutation::new(1_000_000_000, 42, 0); let place = order.at(999_999_999); // immediately
 /// assert!(place < 1_000_000_000);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

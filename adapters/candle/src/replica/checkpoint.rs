@@ -92,7 +92,7 @@ impl Replica {
             let known = (dtype(&entry.var)?, entry.var.elem_count());
             if (values.dtype(), values.len()) != known {
                 let remedy = "load it with the model that it was saved with";
-                return Err(Error::usage(format!("the checkpoint has another `{}`", entry.name), remedy));
+                return Err(Error::usage(format!("the checkpoint has a different `{}`", entry.name), remedy));
             }
             let tensors: Vec<&Tensor> = std::iter::once(entry.var.as_tensor()).chain(&entry.tap).collect();
             home.overwrite(&tensors, &values.read_all()?)

@@ -30,7 +30,7 @@ impl Replica {
             }
             Some(ModelTensor { name, tap: None, .. }) => {
                 let what = format!("`{name}` got a gradient, but by its name it is a running statistic");
-                Err(Error::usage(what, "give trainable parameters another name"))
+                Err(Error::usage(what, "give trainable parameters a different name"))
             }
         }
     }

@@ -131,7 +131,7 @@ impl Hooks {
             if asked == there {
                 return Ok(view);
             }
-            let what = format!("the gradient of parameter {parameter} was asked for as {asked}");
+            let what = format!("the gradient of parameter {parameter} was requested as {asked}");
             Err(Error::usage(what, format!("it is {there} in its bucket")))
         })
     }
@@ -144,7 +144,7 @@ impl Hooks {
         self.call(|backward| {
             drop(backward.expected(parameter)?);
             if backward.gradients[parameter] == Gradient::Missing {
-                let what = "was marked ready, but nothing of its gradient was written";
+                let what = "was marked ready, but its gradient was not written";
                 let remedy = "write it in its bucket, or pass a tensor";
                 return Err(backward.refused(parameter, what, remedy));
             }

@@ -48,7 +48,7 @@ pub(in crate::engine) fn check(context: &Context, bucket: &Bucket) -> Result<()>
         context.rank(),
         context.step()
     );
-    let remedy = "see why training diverges there; where the loss is scaled, let the engine do it, by its option \
+    let remedy = "find out why training diverges there; if you scale the loss, use the engine option \
                   `loss_scale`, which skips such a step on all ranks";
     Err(Error::usage(what, remedy))
 }

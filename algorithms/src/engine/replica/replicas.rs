@@ -46,10 +46,8 @@ impl DataParallel {
         let remedy =
             "find what changes the model of one rank only, and load a checkpoint of rank 0 on all ranks";
         if let Some(rank) = counts.iter().position(|count| *count != counts[0]) {
-            let what = format!(
-                "replicas have parted: rank {rank} has {} tensors, rank 0 {}",
-                counts[rank], counts[0]
-            );
+            let what =
+                format!("replicas differ: rank {rank} has {} tensors, rank 0 {}", counts[rank], counts[0]);
             return Err(Error::usage(what, remedy));
         }
         let hashes: Vec<i64> = list.iter().map(|(_, hash)| *hash).collect();
@@ -60,7 +58,7 @@ impl DataParallel {
         let rank = all.iter().position(|hash| *hash != all[0]).unwrap_or_default();
         let differ = alike.iter().filter(|alike| !**alike).count();
         let what = format!(
-            "replicas have parted: `{}` of rank {rank} is not that of rank 0, and so with {differ} of {} tensors",
+            "replicas differ: `{}` of rank {rank} differs from that of rank 0; in all, {differ} of {} tensors differ",
             list[first].0,
             list.len()
         );

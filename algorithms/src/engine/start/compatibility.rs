@@ -54,7 +54,7 @@ pub(in crate::engine) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
     }
     if algorithm.reads_slots() {
         let what = format!(
-            "{} works on what the optimizer remembers, and the framework's keeps that to itself",
+            "{} works on the state of the optimizer, and that of the framework's optimizer is private",
             algorithm.name()
         );
         return Err(Error::usage(what, "set the option `optimizer`, so that the engine makes the steps"));
@@ -93,7 +93,7 @@ fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
     let what = format!("{hook} of {} is never called", algorithm.name());
     Err(Error::usage(
         what,
-        "let the algorithm ask for parameters in its needs, without which the engine has none for it",
+        "request parameters in `needs` of the algorithm; otherwise the engine has none for it",
     ))
 }
 
@@ -105,13 +105,13 @@ fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()
     let clips = options.clip_norm.is_some() && algorithm.clipping() == Clipping::Outcome;
     let reason = match algorithm.refuses_forward() {
         Some(reason) => reason,
-        None if options.optimizer.is_none() => "the framework's optimizer steps on all parameters at once",
+        None if options.optimizer.is_none() => "the framework's optimizer steps on all parameters together",
         None if clips => "gradients are clipped by the norm of all of them, which is known after the last",
         None => return Ok(()),
     };
     let name = algorithm.name();
     let what =
-        format!("a step of {name} cannot be communicated beside the next forward pass, since {reason}");
+        format!("a step of {name} cannot be communicated during the next forward pass, since {reason}");
     Err(Error::usage(what, "leave the option `overlap` at backward, or change the cause"))
 }
 

@@ -112,7 +112,7 @@ fn what_cannot_be_is_refused_on_all_ranks() {
         Ok(first.unwrap_err().to_string())
     });
     let told = told.unwrap();
-    assert!(told[1].contains("bucket 1 came where bucket 0 was next"), "{told:?}");
+    assert!(told[1].contains("bucket 1 arrived where bucket 0 was next"), "{told:?}");
     assert!(told[0].contains("bucket 1 came") || told[0].contains("rank 1"), "{told:?}");
 }
 

@@ -127,8 +127,8 @@ fn misuse_in_place_is_refused() {
         })
         .unwrap();
     };
-    refused(|hooks| hooks.ready_in_place(0), "nothing of its gradient was written");
-    refused(|hooks| hooks.with_gradient(0, |_: &mut [f64]| ()), "asked for as f64; it is f32 in its bucket");
+    refused(|hooks| hooks.ready_in_place(0), "its gradient was not written");
+    refused(|hooks| hooks.with_gradient(0, |_: &mut [f64]| ()), "requested as f64; it is f32 in its bucket");
     refused(|hooks| hooks.with_gradient(1, |_: &mut [f32]| ()), "parameter 1 does not exist");
     let twice = |hooks: &Hooks| {
         hooks.with_gradient(0, |_: &mut [f32]| ())?;

@@ -148,7 +148,7 @@ fn what_needs_all_buckets_first_is_refused() {
     let text = refused(GradientAllReduce.into(), clipped);
     assert!(text.contains("gradient-allreduce") && text.contains("norm of all of them"), "{text}");
     let text = refused(GradientAllReduce.into(), options(32, 32));
-    assert!(text.contains("the framework's optimizer steps on all parameters at once"), "{text}");
+    assert!(text.contains("the framework's optimizer steps on all parameters together"), "{text}");
 }
 
 /// Mean of the gradients; the bucket of the last layers waits for a flag in the first step.

@@ -64,7 +64,7 @@ impl Slots {
         found.filter(|at| *at < self.buffers.len()).ok_or_else(|| {
             let what = format!("the optimizer has no slot `{name}`");
             let remedy = match self.names {
-                [] => "step with one that remembers something, such as sgd(momentum=0.9)".to_owned(),
+                [] => "use an optimizer with state, such as sgd(momentum=0.9)".to_owned(),
                 names => format!("it has {}", names.join(", ")),
             };
             Error::usage(what, remedy)

@@ -1,11 +1,10 @@
 //! The dispatcher of a service: it sends the requests of this rank, and serves those of other ranks.
 //!
 //! ```text
-//! exchange     = request [payload] reply [result]     payload and result of up to 1 KiB are part of request and reply
-//! request      = one tag, from anyone                 as many as 16 of a rank to another are under way, each in a slot
-//! payload      = tag of (sender's slot, number)       follows at once: its receiver knows where it belongs by now
-//! reply,result = tag of (sender's slot, number)       awaited before the request is sent
-//! leave        = request without reply                nothing more comes from this rank
+//! exchange = request [payload] reply [result] payload and result of up to 1 KiB are part of request and reply request = one
+//! tag, from anyone as many as 16 of a rank to another are under way, each in a slot payload = tag of (sender's slot, number)
+//! follows immediately: its receiver already knows where it belongs reply,result = tag of (sender's slot, number) awaited
+//! before the request is sent leave = request without reply nothing more comes from this rank
 //! ```
 //!
 //! Requests of one rank to one handler are served one after another, in the order in which they were made. Other

@@ -152,7 +152,7 @@ impl Leader {
                 _ if Instant::now() >= deadline => {
                     let (here, least) = (self.others.len() + 1, self.node.least);
                     let what = format!(
-                        "{here} of at least {least} machines are here after {} s; node {} is missing",
+                        "{here} of at least {least} machines have joined after {} s; node {} is missing",
                         patience.as_secs(),
                         missing.first().copied().unwrap_or(here)
                     );

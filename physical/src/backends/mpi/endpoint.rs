@@ -256,7 +256,7 @@ impl MpiState {
         Remote { comm: self.comm, rank, place }
     }
 
-    /// Starts a transfer, and moves what can be moved at once.
+    /// Starts a transfer, and moves all bytes that can be moved immediately.
     fn start(&mut self, payload: PayloadTransfer) {
         let mut payload = vec![payload];
         progress_transfers(&mut payload, &mut self.tickets);

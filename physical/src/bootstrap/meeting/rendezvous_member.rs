@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! both               handshake, as in `handshake`
-//! member → rank 0    RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with the proof
-//! rank 0 → member    REGISTERED:u32 rank:u32 pid:u32 host:text           at once, with rank 0's own identity
+//! member → rank 0    RANK:u32 size:u32 rank:u32 pid:u32 host:text        immediately, with the proof
+//! rank 0 → member    REGISTERED:u32 rank:u32 pid:u32 host:text           immediately, with the identity of rank 0
 //! member → rank 0    JOIN:u32 request                                    request as in `peer_info`
 //!                  | GIVEN_UP:u32 cause:text                             the member does not join after all
 //! rank 0 → member    PEERS:u32 table                                     once every rank has joined
@@ -118,7 +118,8 @@ pub(crate) struct Joiner<'a> {
 }
 
 /// Remedy if rank 0 was there at first, and is no longer there.
-const LEFT: &str = "rank 0 was there before, and has ended: its own error says why; every rank of this job has to be restarted";
+const LEFT: &str =
+    "rank 0 had started, and has ended: its own error says why; every rank of this job has to be restarted";
 
 /// Contact with rank 0 until an attempt failed.
 #[derive(Clone, Copy)]

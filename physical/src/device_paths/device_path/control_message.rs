@@ -77,8 +77,9 @@ impl PendingNumbers {
         };
         let from = outcome?.peer;
         let numbers = self.buffer.host::<i64>()?;
-        let numbers = <&[i64; N]>::try_from(&*numbers)
-            .map_err(|_| Error::usage("mail of another length was read", "report this defect of the path"))?;
+        let numbers = <&[i64; N]>::try_from(&*numbers).map_err(|_| {
+            Error::usage("a control message of a different length was read", "report this defect of the path")
+        })?;
         Ok(Some((from, numbers.map(|number| number as u64))))
     }
 

@@ -73,8 +73,10 @@ impl EndpointReach {
     pub(super) fn queue<'a>(&self, queue: &'a Queue, label: &Label) -> Result<&'a CudaQueue> {
         let cuda = CudaQueue::of(queue).filter(|cuda| Arc::ptr_eq(cuda.gpu(), &self.gpu));
         cuda.ok_or_else(|| {
-            let what =
-                format!("{} was given memory of another device than {}", label.fingerprint, self.gpu.name);
+            let what = format!(
+                "{} was given memory of a different device than {}",
+                label.fingerprint, self.gpu.name
+            );
             Error::usage(what, "pass buffers of the device that was attached")
         })
     }

@@ -62,8 +62,8 @@ impl Drop for JointOutcome {
     fn drop(&mut self) {
         if lock(&self.outcome).is_none() {
             self.give(Err(Error::usage(
-                "a thread has panicked that enqueued for others",
-                "see what it has said",
+                "a thread panicked while it enqueued work of other ranks",
+                "see its panic message",
             )));
         }
     }

@@ -56,7 +56,7 @@ impl ExportedMemory {
         let address = allocation.address.addr().get() as u64;
         // SAFETY: the pointer is valid for a write, and the memory was allocated just now.
         let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
-        gpu.expect(status, "let other processes open memory")?;
+        gpu.expect(status, "share memory with other processes")?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let memory = Arc::new(ExportedMemory {
             allocation,

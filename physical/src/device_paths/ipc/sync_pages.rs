@@ -163,7 +163,7 @@ impl SyncPages {
         let word = self.pages[to].address + (self.rank * LINE + word) as u64;
         // SAFETY: the stream is valid, and its work keeps the page alive.
         let status = unsafe { sys::cuStreamWriteValue32_v2(work.stream().0, word, value, WRITE) };
-        work.expect(status, "let a stream write a word")
+        work.expect(status, "make a stream write a word")
     }
 
     /// Makes a stream wait until a word of rank `peer` in the page of this rank is `value` or more.
@@ -171,7 +171,7 @@ impl SyncPages {
         let word = self.pages[self.rank].address + (peer * LINE + word) as u64;
         // SAFETY: as above.
         let status = unsafe { sys::cuStreamWaitValue32_v2(work.stream().0, word, value, WAIT) };
-        work.expect(status, "let a stream wait for a word")
+        work.expect(status, "make a stream wait for a word")
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) const UNKNOWN: UniqueId = UniqueId::from_bytes([0; UniqueId::SIZE]);
 /// # Errors
 /// [`Error::Setup`] without NCCL; [`Error::System`] if NCCL has none.
 pub(super) fn draw() -> Result<UniqueId> {
-    UniqueId::new().map_err(|error| explained("draw a name for a communicator of NCCL's", &error))
+    UniqueId::new().map_err(|error| explained("draw a name for an NCCL communicator", &error))
 }
 
 /// Begins to connect the GPU of a queue, as this rank in a world of this size, with all ranks that call it with the same name.

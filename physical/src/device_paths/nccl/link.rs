@@ -321,7 +321,7 @@ fn hold(queue: &Queue, spans: Vec<Span>) {
 }
 
 fn no_gpu() -> Error {
-    Error::usage("NCCL was to work on no GPU", "report this defect of the path")
+    Error::usage("NCCL was given a queue that is not on a GPU", "report this defect of the path")
 }
 
 impl NcclWork {

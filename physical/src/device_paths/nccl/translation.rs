@@ -40,7 +40,7 @@ fn remedy(status: Option<Status>) -> &'static str {
         Some(Status::INVALID_ARGUMENT | Status::INVALID_USAGE) => {
             "give each rank a GPU of its own and all ranks the same NCCL, and run with NCCL_DEBUG=WARN for details"
         }
-        Some(Status::REMOTE_ERROR) => "see what has ended the other rank",
+        Some(Status::REMOTE_ERROR) => "see why the other rank has ended",
         _ => "run with NCCL_DEBUG=INFO for details, or without NCCL: HEXAGRAM_DEVICE_PATH=staging",
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         );
         let refused = nccl_rs::Error::Refused { status: Status::REMOTE_ERROR, details: "gone".to_owned() };
         let error = explained("begin", &refused).to_string();
-        assert_eq!(error, "cannot begin: ncclRemoteError, gone; see what has ended the other rank");
+        assert_eq!(error, "cannot begin: ncclRemoteError, gone; see why the other rank has ended");
         if let Err(error) = version() {
             let error = error.to_string();
             assert!(error.starts_with("libnccl.so.2 ") && error.ends_with(INSTALL), "{error}");

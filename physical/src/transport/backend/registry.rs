@@ -95,7 +95,7 @@ impl FromStr for TransportKind {
             ));
         }
         if [TransportKind::Ipc, TransportKind::Nccl].iter().any(|path| path.name() == name) {
-            let what = format!("`{name}` is no transport, but carries memory of GPUs beside one");
+            let what = format!("`{name}` is not a transport, but a path for GPU memory");
             let remedy = format!("keep the default transport, and set HEXAGRAM_DEVICE_PATH={name}");
             return Err(Error::usage(what, remedy));
         }
@@ -141,7 +141,7 @@ mod tests {
     fn a_path_of_devices_is_no_transport() {
         for name in ["ipc", "nccl"] {
             let error = name.parse::<TransportKind>().unwrap_err().to_string();
-            assert!(error.contains("is no transport"), "{error}");
+            assert!(error.contains("is not a transport"), "{error}");
             assert!(error.ends_with(&format!("set HEXAGRAM_DEVICE_PATH={name}")), "{error}");
         }
     }

@@ -150,7 +150,7 @@ fn search(stage: &FaultStage, first: u64, count: u64) -> Result<u8, ProgramError
     let FaultCounts { seeds, faults, ended, events } = tally;
     print(&format!(
         "{seeds} seeds from {first}: {faults} faults and {events} events; {ended} trainings ended with an error. No rank hung, \
-         no error named a rank that was well, no replica was apart."
+         no error named a healthy rank, and no replica differed."
     ))?;
     Ok(0)
 }

@@ -43,7 +43,7 @@ fn blame(plan: &FaultPlan, rank: usize, end: &Ended<()>) -> Option<String> {
         }
         other => named(&other.to_string()).iter().any(|culprit| plan.excuses(rank, *culprit, at)),
     };
-    (!is_right).then(|| format!("rank {rank} blames a healthy rank at {at:?}: {error}\n"))
+    (!is_right).then(|| format!("rank {rank} names a healthy rank at {at:?}: {error}\n"))
 }
 
 /// Returns true if a rank came to the rendezvous after rank 0 had failed. It finds no rank there, whichever failed

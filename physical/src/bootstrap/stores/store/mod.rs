@@ -272,7 +272,7 @@ fn read_card(rank: usize, card: &[u8]) -> Result<(String, Vec<IpAddr>)> {
         }
     };
     parse().unwrap_or_else(|cause| {
-        let doing = format!("read the card of rank {rank} in the store");
+        let doing = format!("read the entry of rank {rank} in the store");
         Err(Error::system(doing, cause, "use the same build on all ranks"))
     })
 }

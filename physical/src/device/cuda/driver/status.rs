@@ -53,13 +53,13 @@ pub(crate) fn is_of_code(status: CUresult) -> bool {
 pub(crate) fn remedy(status: CUresult) -> &'static str {
     match status as u32 {
         2 => "use smaller buffers, or check for other programs on the GPU",
-        3 => "use no CUDA in a process that was forked from one that does",
+        3 => "do not use CUDA in a process that was forked from one that uses it",
         34 => "take the folder of CUDA's stubs out of LD_LIBRARY_PATH",
         100 => "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
         209 => "use a GPU of compute capability 7.0 or more",
         222 => INSTALL,
         _ if is_final(status) => {
-            "start the job again; `compute-sanitizer` names a kernel that is wrong, `dmesg` a GPU that is"
+            "start the job again; `compute-sanitizer` finds a faulty kernel, `dmesg` a faulty GPU"
         }
         _ => "check `nvidia-smi` and the driver's log with `dmesg`",
     }

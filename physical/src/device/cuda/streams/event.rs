@@ -175,7 +175,7 @@ impl OneShotBell {
         let pending = Arc::into_raw(self);
         // SAFETY: the stream is valid, and the function accepts this argument.
         let status = unsafe { sys::cuLaunchHostFunc(stream.0, Some(ring), pending.cast_mut().cast()) };
-        gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
+        gpu.expect(status, "make an event ring a bell").inspect_err(|_| {
             // SAFETY: the driver has refused, and so does not call the function.
             drop(unsafe { Arc::from_raw(pending) });
         })

@@ -89,7 +89,7 @@ impl ForeignStream {
         // SAFETY: both handles are valid.
         let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
         let status = at(SyncPoint::ForeignBehind, wait);
-        self.gpu.expect(status, "let another library's stream wait")
+        self.gpu.expect(status, "make another library's stream wait")
     }
 
     /// Returns a point after all work in the stream so far; its time becomes known later. It stays unknown during a

@@ -191,7 +191,7 @@ pub(super) fn choose(all: &[RankFacts], means: AvailablePaths) -> Result<Option<
     let wish = all.first().map(|first| first.wish).unwrap_or_default();
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, identity)| identity.wish != wish) {
         let what = format!("rank 0 has {}, rank {rank} {}", wish.setting(), other.wish.setting());
-        return Err(Error::setup(what, "set it alike on all ranks"));
+        return Err(Error::setup(what, "set it to the same value on all ranks"));
     }
     if all.iter().all(RankFacts::is_on_host) {
         return Ok(None);
@@ -265,7 +265,7 @@ fn spell_nccl(number: u32) -> String {
 /// Returns the clause about a rank without a GPU, if there is one.
 fn without_gpu(all: &[RankFacts]) -> Option<String> {
     let rank = all.iter().position(|identity| identity.gpu().is_none())?;
-    Some(format!("rank {rank} has its memory elsewhere than on a GPU"))
+    Some(format!("the memory of rank {rank} is not on a GPU"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub(super) static COMBINE: Module = Module { name: "combine", code: Code::Packed
 /// Contributions that are parameters of one launch.
 const MOST: usize = 4;
 
-/// Bytes that a thread loads and stores at once.
+/// Bytes that a thread loads and stores with one instruction.
 const RUN: usize = 16;
 
 /// Bytes of an address in the table.

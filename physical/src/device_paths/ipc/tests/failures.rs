@@ -209,5 +209,5 @@ fn memory_of_another_device_is_refused() {
         let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, 4);
         end.wait(end.post(end.label(fingerprint), None, &buffer)).unwrap_err().to_string()
     });
-    assert!(errors[0].contains("memory of another device than cuda:0"), "{errors:?}");
+    assert!(errors[0].contains("memory of a different device than cuda:0"), "{errors:?}");
 }
