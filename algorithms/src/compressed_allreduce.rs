@@ -30,7 +30,7 @@
 //!
 //! # `topk-ef`
 //!
-//! [`CompressedAllReduce::TopK`]: every rank sends the largest elements of what it has not sent yet.
+//! [`CompressedAllReduce::TopK`]: every rank sends the largest elements of its unsent gradient.
 //!
 //! ```text
 //! eᵢ ← eᵢ + γ gᵢ

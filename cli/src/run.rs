@@ -51,8 +51,8 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, value_name = "N")]
     ranks: usize,
 
-    /// Number of machines, each with the same number of ranks. With MIN:MAX, the job starts, and restarts, with as many
-    /// machines as are there, from MIN to MAX
+    /// Number of machines, each with the same number of ranks. With MIN:MAX, the job starts, and restarts, with all machines
+    /// that are present, from MIN to MAX
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1")]
     nnodes: Nodes,
 
@@ -96,7 +96,7 @@ pub(crate) struct Run {
     #[arg(long, requires = "addr")]
     grow: bool,
 
-    /// Seconds that a restart waits for the machines of the last start; it then goes on with MIN of --nnodes or more
+    /// Seconds that a restart waits for the machines of the last start; it then continues with MIN of --nnodes or more
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_REJOIN_WAIT.as_secs())]
     rejoin_wait: u64,
 

@@ -149,7 +149,7 @@ impl Communicator {
         Self::over(Rc::clone(&self.shared.line), group)
     }
 
-    /// Lets blocking calls keep elements on a device other than the host, as tests do.
+    /// Makes blocking calls keep elements on a device other than the host, for tests.
     pub(crate) fn test_on(&self, queues: fn() -> Queue) {
         self.shared.line.queues_under_test.set(Some(queues));
     }

@@ -157,7 +157,7 @@ class DistributedSampler(_Draws[int]):
 
     @property
     def total_size(self) -> int:
-        """Number of draws of all ranks in an epoch; with ``exact``, as if all ranks had as many as this one."""
+        """Number of draws of all ranks in an epoch; with ``exact``, as if all ranks had the number of this rank."""
         return len(self) * self.num_replicas
 
 

@@ -1,9 +1,9 @@
 //! The Python threads of the package: they run callbacks, and drop the objects kept by ended operations if no call
 //! does.
 //!
-//! Communication threads never wait for the interpreter: they queue work for it here. A callback may wait for the
-//! callback of another operation. So a thread that takes a callback first ensures that another thread waits for the
-//! next: there are as many threads as callbacks that wait for each other, mostly two.
+//! Communication threads never wait for the interpreter: they queue work for it here. A callback may wait for the callback of
+//! another operation. So a thread that takes a callback first ensures that another thread waits for the next: the number of
+//! threads is that of callbacks that wait for each other, mostly two.
 
 use crate::fork::Generation;
 use crate::memory::elements_owner;

@@ -288,7 +288,7 @@ impl DataParallel {
     /// [`parameter`](Self::parameter), which copies nothing.
     ///
     /// # Errors
-    /// As [`parameter`](Self::parameter), and [`Error::Usage`] if `T` is another type.
+    /// As [`parameter`](Self::parameter), and [`Error::Usage`] if `T` is a different type.
     pub fn values<T: Element>(&self, parameter: usize) -> Result<Vec<T>> {
         let view = self.parameter(parameter)?;
         if view.dtype() != T::DTYPE {

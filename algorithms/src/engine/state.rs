@@ -90,10 +90,10 @@ impl Checkpoint<'_> {
 /// Name of the fact that a part of the algorithm begins anew.
 pub(crate) const BEGINS_ANEW: &str = "begins-anew";
 
-/// Who has saved a record.
+/// The training that has saved a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Saver {
-    /// This rank, among as many as now.
+    /// This rank, in a world of the current size.
     SameRank,
     /// A rank among more or fewer.
     OtherRanks,

@@ -12,9 +12,9 @@
 //!
 //! Combinations that are known to fail are refused:
 //!
-//! - Without feedback, biased codecs that may lose half of what they encode: top-k moves away from the minimum by 1 +
-//!   11γ/6 a step on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et
-//!   al., 2019, their counter-example 2).
+//! - Without feedback, biased codecs that may lose half of their input: top-k moves away from the minimum by 1 + 11γ/6 a step
+//!   on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et al., 2019, their
+//!   counter-example 2).
 //! - Error feedback with unbounded unbiased codecs: their error can exceed the input, and accumulates.
 
 use super::{Bucket, Context, Fields, check_f32};

@@ -1,7 +1,7 @@
 //! Hooks that an algorithm does not implement: how the engine distinguishes them from those with a body.
 //!
-//! The default of a hook returns [`NotImplemented`]; an implemented hook returns a future of another type. So the engine can
-//! tell before any call, and refuses at the start a hook that would never be called.
+//! The default of a hook returns [`NotImplemented`]; an implemented hook returns a future of another type. So the engine has
+//! this information before any call, and refuses a hook that would never be called at the start.
 
 use crate::plugin::{Algorithm, Bucket, Context, Slots};
 use hexagram_logical::{Buffer, Result};

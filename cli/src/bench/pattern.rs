@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use clap::ValueEnum;
 
-    /// What the collective would have done, one element at a time.
+    /// The expected result of the collective, one element at a time.
     fn carried_out(pattern: Pattern, dtype: DType, rank: usize, len: usize) -> Buffer {
         let mut buffer = Buffer::zeroed(dtype, len).unwrap();
         by_type!(dtype, T => {

@@ -1,4 +1,4 @@
-//! The form of a report: plain lines, each with a mark, readable in a terminal, a log and a mail.
+//! The form of a report: plain lines, each with a mark, readable in a terminal, a log and an e-mail.
 
 use crate::console::{self, PrintError};
 use std::process::ExitCode;

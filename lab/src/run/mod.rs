@@ -9,7 +9,7 @@
 //! | `trained.rs` | the replica that is trained, and the one of a [`Task`](crate::Task) |
 //! | `log.rs` | the output of a training while it runs, and at its end |
 //! | `metrics.rs`, `report.rs` | its figures: a line of JSON a step, and a summary |
-//! | `work.rs` | tokens and waiting of each rank, and what balancing gains |
+//! | `work.rs` | tokens and waiting of each rank, and the gain from balancing |
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
 //! | `saves.rs`, `provenance.rs` | its checkpoints, and the options and data that they belong to |

@@ -10,7 +10,7 @@ use std::path::Path;
 const DRAWN_STEPS: usize = 800;
 /// Steps from which on a smoothed line is drawn too.
 const NOISY: usize = 25;
-/// Steps of which the tokens of each rank are drawn; in a picture of more, ranks could not be told apart.
+/// Number of steps whose tokens are drawn for each rank; with more, the ranks could not be distinguished.
 const TOLD_APART: usize = 40;
 
 /// Draws a run into a file. The same figures give the same bytes.

@@ -63,7 +63,7 @@ impl Costs {
         costs.iter().sum::<f64>() / costs.len() as f64 * batch as f64
     }
 
-    /// Returns the order for one rank, with `batch` samples a step, or so many on average.
+    /// Returns the order for one rank, with `batch` samples per step, exactly or on average.
     pub(super) fn batches(
         &self,
         (rank, ranks): (usize, usize),

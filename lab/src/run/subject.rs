@@ -1,4 +1,4 @@
-//! Options that say what is trained: digits, or lines of different lengths, and which sampler gives them to ranks.
+//! Options for the training data: digits, or lines of different lengths, and the sampler that distributes them.
 
 use super::{Costs, RunError, RunOptions, SamplerKind, Subject};
 use crate::task::{Digits, Images, LinesTask, LinesText, Task};
@@ -46,7 +46,7 @@ enum Lengths {
 }
 
 impl TaskOptions {
-    /// Returns the task, and what a program trains with these options.
+    /// Returns the task, and the training subject of a program with these options.
     ///
     /// # Errors
     /// If an option does not fit the task, or the data cannot be read.

@@ -1,4 +1,4 @@
-//! Work of each rank, where samples cost differently: tokens by step, waiting, and what balancing gains.
+//! Work of each rank, where samples cost differently: tokens by step, waiting, and the gain from balancing.
 
 use hexagram::sampler::Balance;
 use serde_json::{Value, json};

@@ -91,7 +91,7 @@ mod tests {
     /// Returns mean and half of the interval in percentage points.
     fn shown(difference: Option<Estimate>) -> String {
         let points = |share: f64| match share.is_finite() {
-            // What is left of rounding is no difference.
+            // A rounding error is not a difference.
             true => format!("{:.2}", (1e4 * share).round() / 1e2 + 0.0),
             false => "inf".to_owned(),
         };

@@ -76,8 +76,8 @@ mod tests {
         }
     }
 
-    /// Means of 51, 52 and 53 for the seeds, however far places are from each other: not six values, of which the
-    /// interval would be 2.776 · √(2/3) / 2. What goes one way at one place and the other way at another cancels.
+    /// Means of 51, 52 and 53 for the seeds, however far places are from each other: not six values, of which the interval
+    /// would be 2.776 · √(2/3) / 2. Opposite deviations at different places cancel.
     #[test]
     fn a_seed_counts_once_at_however_many_places() {
         let runs = |values: [f64; 3]| [7, 8, 9].into_iter().zip(values).collect::<Vec<(u64, f64)>>();

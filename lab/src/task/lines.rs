@@ -14,7 +14,7 @@ use hexagram::{Parameter, Result};
 use network::Network;
 use std::time::Duration;
 
-/// One line of so many is held out.
+/// One line of this many is held out.
 const HELD_OUT_EVERY: usize = 5;
 
 /// Lines whose next characters are to be predicted, in batches of 8 for each rank.
@@ -51,7 +51,7 @@ impl LinesTask {
         hash::of_bytes(hash::START, all.map(|symbol| *symbol as u8))
     }
 
-    /// Returns the loss of some lines, and the number of characters predicted and told right.
+    /// Returns the loss of some lines, the number of predicted characters, and the number of correct ones.
     fn judge<'a>(
         &self,
         values: &ModelValues,

@@ -190,7 +190,7 @@ mod tests {
     use crate::testing::{buffer, zeroed};
     use hexagram_physical::Peer;
 
-    /// Returns what a link encodes for `value`, and the size of its message.
+    /// Returns the input of the codec for `value`, and the size of the message.
     fn sent(link: &FeedbackLink, value: &[f32], in_place: bool) -> (Vec<f32>, Result<usize>) {
         let value = buffer(value);
         let message = buffer(&vec![0u8; 2 * value.len()]);

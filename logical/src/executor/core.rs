@@ -223,7 +223,7 @@ impl Core {
         outcome
     }
 
-    /// Waits for the running jobs, abandons the rest, and lets the background thread close the endpoint.
+    /// Waits for the running jobs, abandons the rest, and makes the background thread close the endpoint.
     fn finish(&self, limit: Duration) -> Result<()> {
         let is_done = || self.pending() == 0;
         self.wait(&is_done, Some(limit))?;

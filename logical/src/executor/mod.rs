@@ -12,10 +12,10 @@
 //! which messages between two ranks require.
 //!
 //! # Completion elsewhere
-//! The callback of [`Ticket::on_done`] runs on the driving thread. It must not block on a lock whose holder may be
-//! waiting for a job, such as the lock of the Python interpreter. A binding lets its callback send a message to a
-//! separate thread, which takes the lock and runs the user callback. The same holds for the contents of a job: a
-//! Python object that owns its memory is not dropped with the job, but sent to that thread.
+//! The callback of [`Ticket::on_done`] runs on the driving thread. It must not block on a lock whose holder may be waiting for
+//! a job, such as the lock of the Python interpreter. A binding should send a message from its callback to a separate thread,
+//! which takes the lock and runs the user callback. The same holds for the contents of a job: a Python object that owns its
+//! memory is not dropped with the job, but sent to that thread.
 //!
 //! # Failures
 //! Failures are those of a communicator: after a failed operation, all jobs of all groups fail. A panic in a job is

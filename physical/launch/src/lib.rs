@@ -155,12 +155,12 @@ impl Job {
     /// After the first call, those signals no longer end or stop this process (SIGHUP and SIGTSTP: unless they were
     /// ignored before, as under `nohup`). A program that continues after its job must handle them itself.
     ///
-    /// A job that fails starts again, up to [`Job::max_restarts`] times, after a line on stderr that names the rank. A job
-    /// that was interrupted does not, nor one that uses [checkpoints](hexagram_physical::launcher::note_checkpoint) and has
-    /// failed three times in a row without a new one. On several machines, the launchers meet at [`Node::address`]; the launcher of machine
-    /// 0 decides, and has to outlive the job. A restart goes on with the machines that are there after
-    /// [`Job::rejoin_wait`], [`Node::least`] of them at least, whose ranks are numbered anew; a launcher that comes later
-    /// waits for the next start.
+    /// A job that fails starts again, up to [`Job::max_restarts`] times, after a line on stderr that names the rank. A job that
+    /// was interrupted does not, nor one that uses [checkpoints](hexagram_physical::launcher::note_checkpoint) and has failed
+    /// three times in a row without a new one. On several machines, the launchers meet at [`Node::address`]; the launcher of
+    /// machine 0 decides, and has to outlive the job. A restart continues with the machines that are present after
+    /// [`Job::rejoin_wait`], at least [`Node::least`] of them, and renumbers their ranks. A launcher that joins later waits for
+    /// the next start.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.

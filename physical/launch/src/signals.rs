@@ -43,7 +43,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the system does not let this process handle signals.
+    /// [`Error::System`] if the system does not allow this process to handle signals.
     pub(super) fn listen() -> Result<Self> {
         let listen = || -> io::Result<Self> {
             Ok(Signals {
@@ -74,7 +74,7 @@ impl Signals {
 
     /// Stops this process until it is continued, unless it has been continued already.
     pub(super) async fn stop_here(&mut self) {
-        // Lets the runtime receive a SIGCONT that was sent already.
+        // Gives the runtime time to receive a SIGCONT that was already sent.
         tokio::task::yield_now().await;
         if self.proceed.poll_recv(&mut Context::from_waker(Waker::noop())).is_pending() {
             // SAFETY: raise has no preconditions. It stops the whole process before it returns to this thread.

@@ -371,7 +371,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns what the ranks have noted of their checkpoints.
+    /// Returns whether the ranks use checkpoints, and have saved one.
     fn checkpointed(&self) -> Checkpointed {
         Checkpointed { is_used: self.flags.uses_checkpoints(), has_saved: self.flags.has_saved() }
     }

@@ -1,4 +1,4 @@
-//! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
+//! Inputs of the fuzzers' corpus that ranks of this protocol send, made by their encoders.
 
 use super::handshake::PROOF;
 use super::handshake::message::{LENGTH, MessageWriter};

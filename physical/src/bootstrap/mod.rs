@@ -5,7 +5,7 @@
 //! | module | content |
 //! |---|---|
 //! | `variables` | rank, size, and rendezvous of the job |
-//! | `meeting` | the address of the rendezvous, the sides of a member and of rank 0, and what they send each other |
+//! | `meeting` | the address of the rendezvous, the sides of a member and of rank 0, and their messages |
 //! | `stores` | ranks that meet through a key-value store, their own or that of a launcher with PMI or PMIx |
 //! | `handshake` | the secret that all ranks of a job share, its proof, and connections that have not proved it yet |
 //! | `sockets` | addresses, listeners, unix sockets, and the data connections of a transport |

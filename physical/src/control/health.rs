@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed.
-/// It is much longer than a verdict takes, since even a starved process must not blame a neighbour that has ended
-/// because of the verdict.
+/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed. It is much
+/// longer than a verdict takes, since even a starved process must not report a neighbour that has ended because of the verdict.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(10);
 /// The variable for the silence of a rank, and its values.

@@ -175,8 +175,8 @@ mod tests {
     use crate::error::Peer;
     use std::os::unix::net::UnixStream;
 
-    /// Lets a member's departure, caused by a failure, arrive before the failure's report: rank 0's computing thread
-    /// knows of the failure first.
+    /// Time for a departure that a failure causes to arrive before the report of that failure: the computing thread of rank 0
+    /// detects the failure first.
     #[test]
     fn others_hear_of_a_failure_before_they_hear_who_left_because_of_it() {
         let stream =

@@ -107,8 +107,8 @@ impl AsFd for ControlStream {
     }
 }
 
-/// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
-/// connections are always read; a data connection may be full for longer.
+/// Makes the system detect a peer that disappears without closing the connection. This is safe here, as control connections are
+/// always read; a data connection may be full for longer.
 fn probe(stream: &RankStream, heartbeat: &HeartbeatOptions) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;

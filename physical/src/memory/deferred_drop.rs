@@ -12,7 +12,7 @@ thread_local! {
     static KEPT: RefCell<Option<Vec<Keeper>>> = const { RefCell::new(None) };
 }
 
-/// Does work that may drop the last view of some memory, and returns the keepers that went with it, still there.
+/// Does work that may drop the last view of some memory, and returns the keepers of that memory instead of dropping them.
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) fn collect(work: impl FnOnce()) -> Vec<Keeper> {
     let before = KEPT.replace(Some(Vec::new()));
@@ -30,7 +30,7 @@ pub(crate) fn collect(work: impl FnOnce()) -> Vec<Keeper> {
 
 /// Keeps a keeper for a while if this thread puts them off.
 pub(super) fn keep(keeper: &Keeper) {
-    // A thread that ends has no list any more.
+    // A thread that ends no longer has a list.
     let _ = KEPT.try_with(|kept| {
         if let Some(kept) = &mut *kept.borrow_mut() {
             kept.push(Keeper::clone(keeper));

@@ -416,7 +416,7 @@ impl Buffer {
     /// operation uses any of them. Also `None` for constant elements, and for lent ones, whose owner waits for leases
     /// only.
     ///
-    /// For operations that are over before the borrow is.
+    /// For operations that end before the borrow does.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
         let BufferMemory { pointer, bytes, owner, place, in_use, .. } = &*self.memory;
         let elsewhere =

@@ -58,7 +58,7 @@ pub trait Runtime: Send + Sync {
     /// Returns the time since 1970-01-01 00:00 UTC.
     fn unix_time(&self) -> Duration;
 
-    /// Ends the turn of the caller, and begins its next one after `duration`. Zero lets other threads run.
+    /// Ends the turn of the caller, and begins its next one after `duration`. Zero yields to other threads.
     fn sleep(&self, duration: Duration);
 
     /// Waits until `endpoint` may have work, or `at_most` has passed.

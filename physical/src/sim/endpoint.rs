@@ -193,7 +193,7 @@ impl Transport for SimEndpoint {
     }
 
     fn moved(&self, _: Ticket) -> u64 {
-        // A message lands in one go, and its operation is done.
+        // A message lands as a whole, and its operation is done.
         0
     }
 

@@ -68,7 +68,7 @@ impl RankMailbox {
 /// Mailboxes of all ranks on all channels.
 pub(super) struct Mailboxes {
     boxes: Vec<RankMailbox>,
-    /// Mailbox of rank 0 on each channel, which those of the other ranks follow.
+    /// Mailbox of rank 0 on each channel; those of the other ranks follow it.
     first: BTreeMap<u16, BoxNumber>,
     ranks: usize,
 }

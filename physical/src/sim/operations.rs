@@ -39,7 +39,7 @@ struct AwaitedOperation {
 pub(super) struct EndpointOperations {
     pub(super) tickets: Tickets,
     pub(super) matcher: Matcher<SimulatedMessage>,
-    /// Mail that has been looked at, for its memory.
+    /// Scratch: mail that has been processed.
     pub(super) mail: DeliveredMail,
     /// By index of the ticket.
     waits: Vec<Option<AwaitedOperation>>,
@@ -85,8 +85,8 @@ impl EndpointOperations {
         self.tickets.finish(ticket, outcome);
     }
 
-    /// Adds the futures whose operations have ended since the last call. Returns true if no others can have anything to
-    /// do, given the number of rings of the rank's bell.
+    /// Adds the futures whose operations have ended since the last call. Returns true if no other future can make progress,
+    /// given the number of rings of the rank's bell.
     pub(super) fn take_ready(&mut self, rings: u64, ready: &mut Vec<usize>) -> bool {
         ready.append(&mut self.ready);
         let has_rung = mem::replace(&mut self.rings, rings) != rings;
@@ -100,7 +100,7 @@ mod tests {
 
     const GOT: Received = Received { peer: 0, bytes: 1 };
 
-    /// Returns what is ready, and whether that is all.
+    /// Returns the ready futures, and true if no other future can make progress.
     fn ready(operations: &mut EndpointOperations, rings: u64) -> (bool, Vec<usize>) {
         let mut ready = Vec::new();
         (operations.take_ready(rings, &mut ready), ready)

@@ -39,7 +39,7 @@ pub struct Simulation {
     pub rates: Rates,
     /// Seed of all random numbers: jitter, stalls, and with `shuffled` the order of simultaneous events.
     pub seed: u64,
-    /// True to let the seed choose the order of simultaneous events, to find code that depends on it.
+    /// True to choose the order of simultaneous events by the seed, to find code that depends on it.
     pub shuffled: bool,
     /// Faults of ranks, hosts and links. If there are any, each rank sees only reported or detected failures of
     /// others, like processes.
@@ -102,7 +102,7 @@ impl Simulation {
         Arc::new(Simulator::new(self.cluster.ranks(), wires, self.rates.clone(), shuffle))
     }
 
-    /// Runs the work of each rank. Its result is `None` for a rank that had not ended with the run.
+    /// Runs the work of each rank. Its result is `None` for a rank that had not ended when the run did.
     pub(super) fn execute<R: Send, W: FnOnce() -> R + Send>(
         &self,
         schedule: &Arc<Simulator>,

@@ -1,4 +1,4 @@
-//! Sockets of a simulated cluster: connections of start-up and heartbeats, by the code that uses them anywhere.
+//! Sockets of a simulated cluster: connections of start-up and heartbeats, for the same code as on real sockets.
 //!
 //! A rank has one end of a pair of system sockets, and the simulation the other. The data that the rank writes is
 //! taken at the end of its turn, travels over the wires like any message, and is written into the pair of the other
@@ -129,7 +129,7 @@ struct SimulatedConnection {
 
 /// All sockets of a simulated world.
 pub(super) struct Sockets {
-    /// Number of this world in this process: names of the system are shared by all.
+    /// Number of this world in this process: all worlds share the names of the system.
     world: u64,
     connections: Vec<SimulatedConnection>,
     /// Listening ranks, by the names at which they do.

@@ -1,4 +1,4 @@
-//! What the system offers to a process: variables, streams, limits, libraries and files in memory.
+//! Services of the system for a process: variables, streams, limits, libraries and files in memory.
 
 pub(crate) mod environment;
 pub mod input;

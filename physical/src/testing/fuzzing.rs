@@ -51,7 +51,7 @@ pub(crate) mod tests {
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
-    /// A decoder's name, a file of its corpus, and the bytes in it, which are written by what speaks to the decoder.
+    /// A decoder's name, a file of its corpus, and the bytes in it, which are written by the encoder of the decoder's peer.
     pub(crate) type Seed = (&'static str, &'static str, Vec<u8>);
 
     fn seeds() -> Vec<Seed> {
@@ -155,7 +155,7 @@ pub(crate) mod tests {
             for input in corpus(&fuzz, name) {
                 let mut child = input.clone();
                 for generation in 0..CHILDREN {
-                    // Now and then from the parent again, or children would forget what it was.
+                    // Occasionally from the parent again, or children would drift away from it.
                     child = numbers.change(if generation % 8 == 0 { &input } else { &child });
                     child.truncate(1 << 14);
                     decode(&child);

@@ -380,7 +380,7 @@ mod tests {
         for _ in 0..2 {
             let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
             assert_eq!(reserve(port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-            // It no longer listens, whoever still has a copy of it.
+            // It no longer listens, even if a process still has a copy of it.
             rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).unwrap();
         }
     }

@@ -129,8 +129,8 @@ pub trait Transport {
         None
     }
 
-    /// Returns what this endpoint does with device memory, if it sends from and receives into device memory itself.
-    /// For all other transports, which see host memory only, device memory travels through the host.
+    /// Returns the support of this endpoint for device memory, if it sends from and receives into device memory itself. For all
+    /// other transports, which see host memory only, device memory travels through the host.
     fn devices(&self) -> Option<&dyn Devices> {
         None
     }

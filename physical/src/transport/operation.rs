@@ -229,7 +229,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns true if this waits for other operations of its endpoint, whose notices tell for whom they wait.
+    /// Returns true if this waits for other operations of its endpoint, whose notices name the ranks that they wait for.
     fn is_queued(&self) -> bool {
         self.terms
             .transport
@@ -283,7 +283,7 @@ impl<'a> Operation<'a> {
         let after = self.terms.deadline;
         let context = self.context();
         let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
-        // Earlier, the waits of other ranks may be unknown, and a rank that waits itself would be blamed.
+        // Earlier, the waits of other ranks may be unknown, and a rank that itself waits would be reported.
         let known = after > health.heartbeat().hearsay();
         let stragglers = if known { health.stragglers(&self.label) } else { Vec::new() };
         Error::Deadline { waiting_for, stragglers, after, context }

@@ -189,7 +189,7 @@ fn prepare<'a>(
     Ok(Joining { request, side, prepared, backend })
 }
 
-/// Joins at the place that the transport has told.
+/// Joins at the place that the transport reports.
 fn join_introduced(
     introduction: Introduction,
     options: &JoinOptions,
@@ -367,7 +367,7 @@ mod tests {
     use crate::bootstrap::Rendezvous;
     use crate::transport::TransportKind;
 
-    /// A transport of somebody else, which gives this process a place.
+    /// A transport of another crate, which gives this process a place.
     struct Introducing(usize, usize);
 
     impl Backend for Introducing {

@@ -1,4 +1,4 @@
-"""Tensors that can be sent, and in what form: their numbers as arguments of the native layer.
+"""Tensors that can be sent, and their form: their numbers as arguments of the native layer.
 
 This file defines the treatment of tensors that are not contiguous, complex or of a rare element type. A contiguous
 tensor is sent from and received in its own memory, on the CPU or on a GPU. A complex one is sent as pairs of real numbers. One that

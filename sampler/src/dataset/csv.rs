@@ -103,7 +103,7 @@ impl Csv {
         split.map_err(|what| self.at(record, what, "correct the record: RFC 4180 in UTF-8"))
     }
 
-    /// Returns the fields of a sample, as many as there are columns.
+    /// Returns the fields of a sample, one for each column.
     fn sample(&self, index: usize) -> Result<Vec<String>, DatasetError> {
         let record = &self.records[DatasetError::in_range(index, self.records.len())?];
         let fields = self.fields(record)?;

@@ -122,7 +122,7 @@ impl LoaderOptions {
         self.timeout.map(|timeout| timeout.min(LONGEST))
     }
 
-    /// Refuses what contradicts itself, whatever the dataset.
+    /// Refuses contradictory options, for any dataset.
     pub(super) fn check(&self) -> Result<(), LoaderError> {
         let refusals = self.refusals_of_order().into_iter().chain(self.refusals_of_workers());
         match refusals.into_iter().find(|(contradicts, ..)| *contradicts) {

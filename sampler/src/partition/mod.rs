@@ -118,7 +118,7 @@ fn equal(len: usize, ranks: usize, generator: &mut Mersenne) -> Vec<Vec<usize>> 
     (0..ranks).map(|rank| order.iter().copied().skip(rank).step_by(ranks).collect()).collect()
 }
 
-/// Lets one rank after another draw a sample with a label of its own mix.
+/// Makes one rank after another draw a sample with a label of its own mix.
 ///
 /// The mix itself is never drawn: if q ~ Dirichlet(a), the next label is `k` with probability ∝ a_k + count_k, where
 /// count_k is the number of its earlier draws (Pólya's urn). Without the exhausted labels, the rest of q also follows

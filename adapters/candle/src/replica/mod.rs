@@ -204,8 +204,8 @@ impl Replica {
         self.finish_and_step()
     }
 
-    /// Makes a whole step on one batch: [`Replica::forward`], [`Replica::step`], and in between as many more passes as
-    /// the algorithm takes gradients of the batch, with parameters that it has moved. `loss` runs the forward pass; its
+    /// Makes a whole step on one batch: [`Replica::forward`], [`Replica::step`], and in between one more pass for each further
+    /// gradient of the batch that the algorithm needs, at the parameters that it has moved. `loss` runs the forward pass; its
     /// argument is the replica, for [`wait_for`](Self::wait_for). Returns the loss of the first pass.
     ///
     /// ```

@@ -27,7 +27,7 @@ pub(super) struct Survivors {
     averaged: BTreeMap<String, Sum>,
     /// Chunks by saved rank.
     chunked: BTreeMap<String, BTreeMap<usize, Vec<f64>>>,
-    /// Names in `averaged` and `chunked` that do not survive after all.
+    /// Names in `averaged` and `chunked` that cannot be kept after all.
     lost: BTreeSet<String>,
     /// Number of files that this rank has read.
     files: usize,

@@ -1,4 +1,4 @@
-//! The trace recording of the engine: what is recorded, and when.
+//! The trace recording of the engine: its content, and its start and end.
 
 use super::traced::OpenTrace;
 use crate::engine::{DataParallel, hooks};
@@ -44,9 +44,9 @@ impl Tracing<'_> {
 
     /// Begins to record the activity of this rank, until [`Tracing::collect`]. A collective call, between steps.
     ///
-    /// Recording reads the clock twice for each hook and each part of a step, and takes as many timestamps on the
-    /// device of the buckets; it communicates only when the trace is collected. An earlier trace that was not collected
-    /// is lost.
+    /// Recording reads the clock twice for each hook and each part of a step, and takes the same number of timestamps on the
+    /// device of the buckets; it communicates only when the trace is collected. An earlier trace that was not collected is
+    /// lost.
     ///
     /// # Errors
     /// Errors of the communication that compares the clocks of the ranks.

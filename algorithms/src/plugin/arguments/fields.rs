@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 pub struct Fields {
     /// Prefix of the names that follow.
     prefix: String,
-    /// What the parts that follow become among a different number of ranks.
+    /// Treatment of the following parts when a different number of ranks loads them.
     rule: Regroup,
     direction: SaveOrLoad,
 }
 
-/// What a part of the state becomes when a different number of ranks loads it.
+/// Treatment of a part of the state when a different number of ranks loads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Regroup {
     /// Its initial value.

@@ -1,4 +1,4 @@
-//! Arguments of the hooks of an algorithm, and what the context of a hook contains.
+//! Arguments of the hooks of an algorithm, and the content of the context of a hook.
 //!
 //! | file | content |
 //! |---|---|

@@ -198,8 +198,7 @@ impl Checked {
     }
 }
 
-/// Runs the fastest algorithms by the advice, as many as the options ask for. Rank 0 has the advice. A collective
-/// call.
+/// Runs the fastest algorithms by the advice, in the number that the options request. Rank 0 has the advice. A collective call.
 fn check(
     comm: &Communicator,
     options: &AdviseOptions,
@@ -261,7 +260,7 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: StepCounts) -
     }
 }
 
-/// Returns the model as `step` computes it.
+/// Returns the model in the form that `step` computes.
 fn profile(model: &LayerModel) -> Profile {
     let layer = |layer: &crate::program::simulate::job::ModelLayer| ProfileLayer {
         name: layer.name.clone(),

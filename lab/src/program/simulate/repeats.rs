@@ -1,10 +1,10 @@
 //! Repeats: the steps after which the periods of a simulated training repeat, so that the rest need no simulation.
 //!
-//! Synchronous centralized algorithms repeat in every period the work of the period before. The test compares two
-//! spans: each rank must take the same time for both, up to [`TOLERANCE`], and all ranks together must send as many
-//! bytes. Then the ranks stop after the same step, and each remaining span counts as the last one. With random draws,
-//! or a simulated warm-up, all steps run. Times differ a little even without draws, since simultaneous events have
-//! some order, and roles within a host rotate. So spans of several periods are compared, too.
+//! Synchronous centralized algorithms repeat in every period the work of the period before. The test compares two spans: each
+//! rank must take the same time for both, up to [`TOLERANCE`], and all ranks together must send the same number of bytes. Then
+//! the ranks stop after the same step, and each remaining span counts as the last one. With random draws, or a simulated
+//! warm-up, all steps run. Times differ a little even without draws, since simultaneous events have some order, and roles
+//! within a host rotate. So spans of several periods are compared, too.
 
 use super::job::StepCounts;
 use super::run::SentBytes;
@@ -156,8 +156,8 @@ mod tests {
         Repeats::new(2, &algorithm, StepCounts { warmup: 0, counted }, all)
     }
 
-    /// Makes steps that take so many milliseconds, one rank after the other, and returns their number and what the rest
-    /// takes.
+    /// Makes steps that take this many milliseconds, one rank after the other, and returns their number and the time of the
+    /// remaining steps.
     fn run(repeats: &Repeats, millis: impl Fn(usize, usize) -> u64) -> (usize, Duration) {
         for step in 0.. {
             for rank in 0..2 {

@@ -7,7 +7,7 @@ use hexagram::{DType, Error, Result};
 use std::path::Path;
 use std::time::Duration;
 
-/// Elements of one parameter; a slip of the finger is not worth an allocation that ends the process.
+/// Maximum elements of one parameter: a typing error must not cause an allocation that ends the process.
 const MOST: usize = 1 << 31;
 /// The most bytes of a profile: far more than any model has layers.
 const LONGEST: u64 = 16 << 20;

@@ -148,7 +148,7 @@ mod tests {
         {
             std::fs::write(&path, [RECORD.as_bytes(), b"\n", rest].concat()).unwrap();
             assert_eq!(read(&path).unwrap().len(), 1);
-            // Somebody may be writing the rest.
+            // A different process may still be writing the rest.
             assert!(std::fs::read(&path).unwrap().ends_with(rest));
             assert_eq!(RecordFile::open(&path).unwrap().records().len(), 1);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{RECORD}\n"));

@@ -1,9 +1,9 @@
 //! Orderings by time over a slow network.
 //!
-//! A pass of the digits' net takes almost no time, and its 7 KiB take almost none to send. So links are
-//! proportionally slow: at 1 Mbit/s these 7 KiB take some 58 times as long as a pass, as VGG16's 553 MB do at 1
-//! Gbit/s. Orderings against all-reduce have 25 ranks, where it sends 2(n−1)/n of the parameters. With 8 ranks it
-//! would send the whole small buffer to every rank, which is fastest, but four times as many bytes.
+//! A pass of the digits' net takes almost no time, and its 7 KiB take almost none to send. So links are proportionally slow: at
+//! 1 Mbit/s these 7 KiB take some 58 times as long as a pass, as VGG16's 553 MB do at 1 Gbit/s. Orderings against all-reduce
+//! have 25 ranks, where it sends 2(n−1)/n of the parameters. With 8 ranks it would send the whole small buffer to every rank,
+//! which is fastest, but takes four times the bytes.
 
 use super::{Claim, LEARNED, ResultMeasure, beats};
 use crate::link::NetworkLink;

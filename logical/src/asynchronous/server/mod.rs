@@ -59,7 +59,7 @@ pub struct Pulled {
 ///
 /// With u the update, g a delta of rank q at clock c, and x the parameters:
 ///
-/// > push: x ← u(x, g, q, c), on the ranks that have them; pull: x as it is there
+/// > push: x ← u(x, g, q, c), on the ranks that have them; pull: the current x of those ranks
 ///
 /// A pull at clock c contains the pushes of every rank from clocks before c − s, all pushes of its own rank, and
 /// possibly more; s is the staleness of the [`Clock`]. With s = 0 the result is exact: a delta is kept until its

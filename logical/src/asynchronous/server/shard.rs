@@ -150,7 +150,7 @@ impl Shard {
         {
             return Ok(image.clone());
         }
-        // Lets the pool reuse the previous message.
+        // So that the pool can reuse the previous message.
         state.image = None;
         let len = part.len();
         let start = self.range.start + part.start;

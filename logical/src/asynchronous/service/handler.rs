@@ -1,4 +1,4 @@
-//! Handlers of requests: what an author of a primitive of this kind implements, and what a handler gets and returns.
+//! Handlers of requests: the trait that a new primitive of this kind implements, and its arguments and results.
 
 use super::wire::Request;
 use crate::{Buffer, Communicator, Peer, Result};

@@ -72,7 +72,7 @@ impl Dispatcher {
         sent.await.map(drop)
     }
 
-    /// Receives a payload, and lets the handler serve the request. `along` is the payload if it was inline.
+    /// Receives a payload, and passes the request to the handler. `along` is the payload if it was inline.
     pub(in crate::asynchronous) async fn carry_out(
         &self,
         handler: &dyn Handler,

@@ -218,7 +218,7 @@ fn closed() -> Error {
 }
 
 impl ServiceInner {
-    /// Lets the thread end as soon as all ranks have closed their service.
+    /// Makes the thread end as soon as all ranks have closed their service.
     fn leave(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();

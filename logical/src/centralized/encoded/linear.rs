@@ -23,9 +23,9 @@ impl Communicator {
     /// | error | e ← e + xᵢ | e ← e − D(cᵢ) |
     /// | decaying | e ← β e + xᵢ | e ← e − D(cᵢ) |
     ///
-    /// The sum of all e is the unsent rest. Elements that the codec sends exactly leave no error: subtracting the
-    /// result instead of D(cᵢ) would give the same sum, but let each e grow with the difference between the ranks.
-    /// The codec memory is also kept between operations.
+    /// The sum of all e is the unsent rest. Elements that the codec sends exactly leave no error: subtracting the result
+    /// instead of D(cᵢ) would give the same sum, but each e would grow with the difference between the ranks. The codec memory
+    /// is also kept between operations.
     ///
     /// Steps: for each round of the codec, [`Communicator::all_reduce`] of a message of
     /// [`message_len`](LinearCodec::message_len) f32. Bytes sent per rank: those of these all-reduces, 2(n−1)/n times
@@ -74,7 +74,7 @@ impl Communicator {
             free_to_write(buffer)?;
             let len = buffer.len();
             let codec = encoding.codec().clone();
-            // A codec with memory runs on the host, and so its memory is there.
+            // A codec with memory runs on the host, so its memory is on the host.
             let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
             let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
             let seed = encoding.draw(&[]);

@@ -81,8 +81,8 @@ impl<'a> EncodedRoles<'a> {
         Ok(EncodedRoles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
     }
 
-    /// Lets the owner of a chunk store the estimate of every rank, and recompute their mean each time. Running f32
-    /// sums would drift apart between a rank and an owner.
+    /// Makes the owner of a chunk store the estimate of every rank, and recompute their mean each time. Running f32 sums would
+    /// drift apart between a rank and an owner.
     pub(super) fn with_estimates(mut self, all: Arc<Buffer>) -> Self {
         if let ChunkOwner::Difference { estimates, .. } = &mut self.owner {
             *estimates = Some(all);

@@ -12,8 +12,8 @@ use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use std::sync::Arc;
 
 impl Communicator {
-    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
-    /// is the buffer of rank i. sgn(0) is 1 for both zeros, and a tie is 1.
+    /// Takes a majority vote of all ranks on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank,
+    /// where xᵢ is the buffer of rank i. sgn(0) is 1 for both zeros, and a tie is 1.
     ///
     /// Every rank owns a chunk: it gets the packed signs of all ranks, counts them, and sends the signs of the result
     /// to all ranks. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank, with

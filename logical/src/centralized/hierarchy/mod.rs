@@ -291,11 +291,11 @@ impl Hierarchy {
         })
     }
 
-    /// Lets each rank vote on the sign of every element, with the result of [`Communicator::majority_vote`], bit for
-    /// bit. Signs are added within hosts. Leaders send each other the number of their ranks that vote for −, in ⌊log₂
-    /// k⌋ + 1 bits per element, where k is the number of ranks of the largest host, and the result in one bit. Within
-    /// hosts signs are f32: further bytes are those of [`Hierarchy::all_reduce`], S by every rank except leaders.
-    /// Memory: one bit per element, and on leaders the messages of [`Communicator::majority_vote`].
+    /// Takes a majority vote of all ranks on the sign of every element, with the result of [`Communicator::majority_vote`], bit
+    /// for bit. Signs are added within hosts. Leaders send each other the number of their ranks that vote for −, in ⌊log₂ k⌋ +
+    /// 1 bits per element, where k is the number of ranks of the largest host, and the result in one bit. Within hosts signs
+    /// are f32: further bytes are those of [`Hierarchy::all_reduce`], S by every rank except leaders. Memory: one bit per
+    /// element, and on leaders the messages of [`Communicator::majority_vote`].
     ///
     /// # Errors
     /// As [`Communicator::majority_vote`].

@@ -1,4 +1,4 @@
-//! What codecs share: blocks, the treatment of NaN and infinity, options, and linear codecs.
+//! Common parts of codecs: blocks, the treatment of NaN and infinity, options, and linear codecs.
 
 pub(super) mod blocks;
 pub(super) mod fields;

@@ -192,7 +192,7 @@ fn in_parallel(graphs: impl Iterator<Item = Vec<PairRound>>) -> Vec<PairRound> {
 mod tests {
     use super::*;
 
-    /// Returns what is left of each unit vector's distance from the mean after all rounds, at most.
+    /// Returns an upper bound of the distance of each unit vector from the mean after all rounds.
     fn off(size: usize, peers: usize) -> f64 {
         let mut columns: Vec<Vec<f64>> =
             (0..size).map(|unit| (0..size).map(|rank| f64::from(u8::from(rank == unit))).collect()).collect();

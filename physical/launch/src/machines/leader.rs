@@ -123,7 +123,7 @@ impl Leader {
         Ok(Start { restart: self.restart, node: Some(node), secret: Some(secret), why })
     }
 
-    /// Waits until the machines of the last start are here, at most [`Job::rejoin_wait`], or as many as the job needs.
+    /// Waits until the machines of the last start, or enough for the job, have joined, at most [`Job::rejoin_wait`].
     async fn gather(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -224,7 +224,7 @@ impl Leader {
         let growing = self.growing.take().filter(|_| has_ended_early && !self.is_interrupted());
         let failure = reason(&self.ends);
         let why = match growing {
-            // What has failed since was told to end.
+            // Nodes that have failed since were asked to end.
             Some(node) => {
                 budget.saw(checkpointed);
                 Some(joins(node))

@@ -77,7 +77,7 @@ impl Member {
         }
     }
 
-    /// Waits for the next start, as long as the leader is there.
+    /// Waits for the next start, as long as the leader is connected.
     pub(super) async fn next_start(&mut self) -> Result<Start> {
         if let Some(start) = self.next.take() {
             return Ok(start);
@@ -143,7 +143,7 @@ impl Member {
     /// Returns the next start, or the reason why the job has ended, if it did not succeed.
     async fn receive(&mut self) -> Result<std::result::Result<Start, Option<String>>> {
         let mut line = self.early.take();
-        // It came when the ranks had ended already.
+        // The message arrived after the ranks had ended.
         while line.as_ref().is_none_or(|line| line.starts_with("end ")) {
             line = Some(self.lines.next().await.ok_or_else(|| self.is_gone())?);
         }

@@ -1,4 +1,4 @@
-//! What launchers agree on: each start, each end, and what follows it.
+//! Agreement between launchers: each start, each end, and the next action.
 
 use crate::Node;
 use crate::outcome::Outcome;
@@ -31,7 +31,7 @@ pub(super) enum MachineEnd {
     Failed(String),
 }
 
-/// What follows the end of the ranks.
+/// The next action after the end of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The job starts again, for this reason.

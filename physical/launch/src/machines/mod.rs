@@ -80,7 +80,7 @@ impl Machines {
         }
     }
 
-    /// Returns what follows this outcome of the ranks of this machine. The budget of the leader counts.
+    /// Returns the next action after this outcome of the ranks of this machine. The budget of the leader counts.
     ///
     /// # Errors
     /// [`Error::System`](hexagram_physical::Error::System) if the leader is gone.

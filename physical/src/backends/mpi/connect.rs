@@ -218,7 +218,7 @@ struct MpiFabric {
 }
 
 impl MpiFabric {
-    /// Waits until all of `ranks` are about to open this channel, so that what follows does not block.
+    /// Waits until all of `ranks` are about to open this channel, so that the following calls do not block.
     fn assemble(&self, channel: u16, ranks: &[usize]) -> Result<()> {
         let mut requests = RequestSet::new(());
         let comm = self.prepared.comm;

@@ -118,7 +118,7 @@ impl MpiEndpoint {
     fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Received)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
         let Remote { comm, place, .. } = state.remote(to);
-        // SAFETY: the request set owns the bytes, and nobody writes them.
+        // SAFETY: the request set owns the bytes, and no thread writes them.
         let posted = unsafe {
             comm.send(place, EAGER_TAG, &mut requests, |message| (message.as_ptr(), message.len()))
         };

@@ -126,7 +126,7 @@ const WORD: usize = size_of::<u64>();
 unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
     let mut done = 0;
     if len >= BLOCK {
-        // SAFETY: as many whole blocks as fit.
+        // SAFETY: only whole blocks that fit are copied.
         unsafe { done = BLOCK * blocks(from, to, len / BLOCK) };
     }
     let shared = if LOADS { from } else { to.cast_const() };
@@ -320,7 +320,7 @@ mod tests {
                     SharedBytes::of(&from).part(start..start + len).to_vec(),
                     from[start..start + len]
                 );
-                // SAFETY: initialised, and nobody writes them.
+                // SAFETY: initialised, and no thread writes them.
                 let shared = unsafe { SharedBytes::new(from.as_mut_ptr(), from.len()) };
                 let shared = shared.part(start..start + len);
                 assert!(shared.own().is_none());
@@ -334,7 +334,7 @@ mod tests {
                 assert_eq!((&streamed[start..start + len], streamed[start + len]), (&want[..], 0xee));
                 assert!(streamed[..start].iter().all(|byte| *byte == 0xee));
                 let mut stored = vec![0xee; start + len + 1];
-                // SAFETY: there is room for so many bytes.
+                // SAFETY: there is room for this many bytes.
                 unsafe { store(want, stored[start..].as_mut_ptr()) };
                 assert_eq!((&stored[start..start + len], stored[start + len]), (&want[..], 0xee));
                 assert!(stored[..start].iter().all(|byte| *byte == 0xee));

@@ -154,8 +154,8 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
     }
 
     /// Clears the slot of round `round`, once all ranks have entered the round before it. By the time of
-    /// [`ControlBlock::post`], which would otherwise wait for them, this core then owns the cache lines of the next
-    /// operation, whose `payload` is taken to have as many bytes as the last one.
+    /// [`ControlBlock::post`], which would otherwise wait for them, this core then owns the cache lines of the next operation,
+    /// whose `payload` is assumed to have the size of the last one.
     pub(super) fn vacate(&self, lane: usize, round: u64, payload: usize) {
         let slot = Self::slot(lane, round);
         self.0.atomic(slot).store(0, Ordering::Relaxed);

@@ -285,8 +285,8 @@ impl Transport for ShmEndpoint {
         let pointer = NonNull::new(mine.pointer())
             .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;
         let (registration, keeper) = native.context.regions.insert(mine, theirs);
-        // SAFETY: a fresh mapping of at least `bytes` zeroed bytes at a page's start, unmapped when the keeper goes;
-        // only the buffer reaches it in this process.
+        // SAFETY: a fresh mapping of at least `bytes` zeroed bytes at a page's start, unmapped when the keeper is dropped; only
+        // the buffer accesses it in this process.
         Ok(unsafe { Buffer::shared(pointer, keeper, registration, dtype, len) })
     }
 }

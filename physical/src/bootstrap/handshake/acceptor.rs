@@ -158,7 +158,7 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Reads what a pending connection has sent. Returns it once its first message is complete.
+    /// Reads the received bytes of a pending connection. Returns it once its first message is complete.
     fn serve(
         &mut self,
         number: u64,

@@ -217,7 +217,7 @@ pub(super) fn authenticate_as(
     let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
     stream.read_exact(&mut proof)?;
     if let Err(error) = greetings.verify(key, "callee", &proof) {
-        // A wrong proof, with a message that lets the callee warn about this process by name.
+        // A wrong proof, with a message by which the callee can name this process in a warning.
         let _ = stream.write_all(&[[0; PROOF].as_slice(), payload].concat());
         return Err(error);
     }

@@ -21,7 +21,7 @@ const MAX_FIRST_MESSAGE: usize = 8 << 10;
 
 /// Connection whose peer has proved the secret, with its first message.
 pub(crate) struct Authenticated<C> {
-    /// Connection, ready for what follows the first message.
+    /// Connection, ready for the bytes after the first message.
     pub(crate) connection: C,
     /// Build of the peer.
     pub(crate) build: Build,

@@ -1,4 +1,4 @@
-//! The rendezvous: the meeting place, the sides of rank 0 and of a member, and what they send each other.
+//! The rendezvous: the meeting place, the sides of rank 0 and of a member, and their messages.
 
 pub(crate) mod announcement;
 pub(crate) mod attendance_file;

@@ -31,7 +31,7 @@ impl Occupant {
     ) {
         let Joiner { placement, mine, limit, .. } = joiner;
         let rendezvous = &placement.rendezvous;
-        // An agent of the launcher is another program, and rank 0 is then at the next port.
+        // With an agent of the launcher at this port, the other program is expected, and rank 0 is at the next port.
         if self.is_known || rendezvous.has_agent() || !self.is_sign(cause, has_secret, waited) {
             return;
         }

@@ -63,7 +63,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc;
 
-    /// Stands for a stopped process: it listens, and accepts nobody.
+    /// Simulates a stopped process: it listens, and accepts no connection.
     #[test]
     fn who_does_not_accept_is_not_waited_for_without_limit() {
         let name = format!("hexagram-test-local-{}", std::process::id());

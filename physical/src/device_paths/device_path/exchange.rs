@@ -1,8 +1,8 @@
 //! The exchange of identities before a choice: each rank receives the identities of all, in one round for each binary digit of
 //! the number of ranks.
 //!
-//! After round k a rank has those of 2^k ranks from itself on; it gets as many more from the rank that far ahead, and
-//! sends its own to the one that far behind.
+//! After round k a rank has the identities of 2^k ranks from itself on. It then receives those of the next 2^k ranks from the
+//! rank 2^k ahead, and sends its own to the rank 2^k behind.
 
 use super::choice::{BYTES, RankFacts};
 use crate::error::{Error, Result};

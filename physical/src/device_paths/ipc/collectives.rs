@@ -1,4 +1,4 @@
-//! Operations on the device: which streams wait for which step, what is combined, and what is copied.
+//! Operations on the device: the waits of streams for steps, the reductions, and the copies.
 //!
 //! | step | meaning, once announced to the waiting ranks |
 //! |---|---|

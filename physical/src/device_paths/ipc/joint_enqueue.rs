@@ -1,6 +1,6 @@
 //! Joint enqueue: the last rank of a process that reaches an operation enqueues it for all of them, step by step.
 //!
-//! A process has few work queues on a GPU (8, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says, up to 32), which its streams
+//! A process has few work queues on a GPU (8, or the value of `CUDA_DEVICE_MAX_CONNECTIONS`, up to 32), which its streams
 //! share. Work behind a wait in a work queue waits as well, even if it belongs to a different stream. So a wait for a step must
 //! not be enqueued before all work that ends the wait:
 //!

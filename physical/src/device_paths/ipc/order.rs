@@ -5,8 +5,8 @@
 //! over all endpoints of the world, and each rank enqueues in the order of these numbers. Then each stream waits for
 //! collectives of lower numbers only.
 //!
-//! A message has no number. Its receiver's stream waits for what the sender has enqueued already, which may be behind a
-//! collective: so the receiver enqueues that collective first.
+//! A message has no number. The stream of the receiver waits for work that the sender has already enqueued, possibly after a
+//! collective. So the receiver enqueues that collective first.
 
 use crate::control::health::Health;
 use crate::waiting::doorbell::Bell;
@@ -37,7 +37,7 @@ impl TurnOrder {
     pub(super) fn of(health: &Arc<Health>) -> Arc<Self> {
         static ALL: Mutex<Vec<(Weak<Health>, Arc<TurnOrder>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        // As long as the world is there: ranks close their endpoints at different times.
+        // As long as the world exists: ranks close their endpoints at different times.
         all.retain(|(health, _)| health.strong_count() > 0);
         let found = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(health));
         if let Some((_, found)) = found {

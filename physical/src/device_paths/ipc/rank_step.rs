@@ -1,10 +1,10 @@
-//! One rank's part in an operation: what it contributes, and the steps in which its stream takes part.
+//! One rank's part in an operation: its contribution, and the steps of its stream.
 //!
 //! | step of a stream | work of the stream before it announces the step |
 //! |---|---|
 //! | 1, entered | copies the contribution if that is not registered |
 //! | 2, combined or read | waits for step 1 of all, and does the operation's work |
-//! | 3, read, of an all-reduce only | waits for step 2 of all, and copies what the others have combined |
+//! | 3, read, of an all-reduce only | waits for step 2 of all, and copies the chunks that the others have combined |
 //! | done, for its own host only | waits for the last step of all |
 
 use super::collectives::{CollectiveTransfer, EndpointReach, copy};

@@ -54,7 +54,7 @@ struct ForeignMemory {
 impl ForeignMemory {
     fn new(gpu: &Cuda, number: f32) -> Self {
         let theirs = Arc::new(filled(gpu, number));
-        // SAFETY: the stream lives as long as its queue, which the keeper is.
+        // SAFETY: the stream lives as long as its queue, and the keeper owns the queue.
         let stream =
             unsafe { gpu.foreign_stream(raw_stream(&theirs.queue()).unwrap(), Arc::new(theirs.queue())) };
         let queue = gpu.queue().unwrap();

@@ -1,4 +1,4 @@
-//! Ranks whose GPUs NCCL connects: between its stream and the queues of what it reads and writes.
+//! Ranks whose GPUs NCCL connects: between its stream and the queues of the memory that it reads and writes.
 
 use super::Trial;
 use super::rank::{LEN, TrialRank, copy, filled, is, on_two, scale};
@@ -17,7 +17,7 @@ fn half(rank: &TrialRank) -> Buffer {
     half
 }
 
-/// Another queue reads what is then reduced in place.
+/// Another queue reads memory that is then reduced in place.
 pub(super) fn writes_what_is_read(trial: Trial) -> bool {
     ranks(|rank| {
         let x = filled(&rank.gpu, trial.by);
@@ -38,7 +38,7 @@ pub(super) fn reads_an_input(trial: Trial) -> bool {
     })
 }
 
-/// What comes behind it on NCCL's stream is waited for first.
+/// Later work on the NCCL stream is waited for first.
 pub(super) fn reads_what_it_writes(trial: Trial) -> bool {
     ranks(|rank| {
         let x = filled(&rank.gpu, 1.0);
@@ -50,8 +50,8 @@ pub(super) fn reads_what_it_writes(trial: Trial) -> bool {
     })
 }
 
-/// The result is no input: where it is, the scaling that completes a sum of floats waits for NCCL as for a reader of what it
-/// writes.
+/// The result is not an input. If it were, the scaling that completes a sum of floats would wait for NCCL, as for a reader of
+/// its output.
 pub(super) fn reads_a_result(trial: Trial) -> bool {
     ranks(|rank| {
         let x = filled(&rank.gpu, trial.by);

@@ -94,7 +94,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&TrialRank) -> bool + Sy
         if !is_right {
             end_wrong();
         }
-        // From now on, a query does the work, too, since closing endpoints query.
+        // From now on, a query also does the work, because closing endpoints only query.
         configure("seed=0");
         is_right
     });

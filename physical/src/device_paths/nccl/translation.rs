@@ -16,7 +16,7 @@ pub fn version() -> Result<Version> {
     nccl_rs::version().map_err(|error| explained("ask NCCL for its version", &error))
 }
 
-/// Returns an error of NCCL with its remedy, about what was attempted.
+/// Returns an NCCL error with its remedy, about the attempted call.
 pub(super) fn explained(doing: &str, error: &nccl_rs::Error) -> Error {
     let what = error.to_string();
     match error {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Something that goes wrong at a time, or is mended.
+/// A failure at a time, or its end.
 ///
 /// The text form is a time, and an event:
 ///
@@ -15,8 +15,8 @@ use std::time::Duration;
 /// | `3s rank 2 dies` | the process ends, and the system closes its connections |
 /// | `3s rank 2 stops` | the process does nothing until it resumes; its connections stay open |
 /// | `7s rank 2 resumes` | it continues |
-/// | `3s host 1 dies` | all ranks of the host are gone, and nothing closes their connections |
-/// | `3s cut 0,1 -> 2` | nothing gets from hosts 0 and 1 to host 2; `<->` cuts both ways |
+/// | `3s host 1 dies` | all ranks of the host disappear, and their connections are not closed |
+/// | `3s cut 0,1 -> 2` | no message gets from hosts 0 and 1 to host 2; `<->` cuts both ways |
 /// | `7s heal` | all cuts end, and pending messages continue |
 /// | `3s slow 1 to 0.1` | the links of host 1 have a tenth of their bandwidth; `to 1` ends it |
 ///
@@ -48,7 +48,7 @@ pub enum FaultKind {
     RankResumes(usize),
     /// A host disappears with all its ranks, without notification.
     HostDies(usize),
-    /// Nothing gets from some hosts to others.
+    /// No message gets from some hosts to others.
     Cut(Cut),
     /// All cuts are whole again.
     Heal,
@@ -56,7 +56,7 @@ pub enum FaultKind {
     Slow {
         /// The host.
         host: usize,
-        /// Share of the bandwidth that the links were made with.
+        /// Share of the original bandwidth of the links.
         share: f64,
     },
 }
@@ -84,7 +84,7 @@ impl Fault {
     /// Fails unless ranks and hosts of a fault are those of a cluster, and a cut is between different ones.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the rank or host that is not there, or that is on both sides.
+    /// [`Error::Usage`] with the rank or host that does not exist, or that is on both sides.
     pub fn check(&self, ranks: usize, hosts: usize) -> Result<()> {
         let missing = |what: &str, number: usize, count: usize| {
             let missing = format!("`{self}`: {what} {number} does not exist");

@@ -31,7 +31,7 @@ pub struct LinkSpec {
     pub stalls: f64,
     /// Additional latency of a stalled message.
     pub stall: Duration,
-    /// True if it is one of two on the same way, which are late once.
+    /// True if it is one of two links on one route, which delay a message only once.
     pub(crate) is_half: bool,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for LinkSpec {
     }
 }
 
-/// Bytes a second, as they are written.
+/// Text form of a bandwidth in bytes per second.
 struct Bandwidth(f64);
 
 impl fmt::Display for Bandwidth {
@@ -121,7 +121,7 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// A duration, as it is written.
+/// Text form of a duration.
 pub(crate) struct WrittenDuration(pub(crate) Duration);
 
 impl fmt::Display for WrittenDuration {
@@ -137,7 +137,7 @@ const BITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gb
 /// Units of time, in seconds, the smallest first.
 const TIMES: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
-/// Returns a number in front of a unit, in the unit that is one.
+/// Returns the value of a number with a unit, in the base unit.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let text = text.trim();
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Switches and links that connect the hosts of a cluster. It is written as in the example:
+/// Switches and links that connect the hosts of a cluster. The text form is as in the example:
 ///
 /// ```
 /// use hexagram_physical::sim::Shape;
@@ -76,7 +76,7 @@ impl FromStr for Shape {
     }
 }
 
-/// Writes it so that it can be read.
+/// Writes the text form.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -199,7 +199,7 @@ fn connect_fat_tree(
     latency: Duration,
     cluster: &mut Cluster,
 ) -> Result<()> {
-    /// Ports of the largest switch, far more than the hosts that there can be need.
+    /// Ports of the largest switch, far more than the largest cluster needs.
     const MOST: usize = 1024;
     let half = ports / 2;
     if !ports.is_multiple_of(2) || !(2..=MOST).contains(&ports) || hosts.len() > half * half * ports {
@@ -212,7 +212,7 @@ fn connect_fat_tree(
     let mut switches = |name: &str, count: usize| -> Vec<u32> {
         (0..count).map(|number| cluster.add_switch(format!("{name}{number}"))).collect()
     };
-    // Pods without hosts are left out, and so is the top of a single one.
+    // Pods without hosts are left out, and so is the top if there is a single pod.
     let pods = hosts.len().div_ceil(half * half);
     let edges = switches("edge", pods * half);
     let middles = switches("middle", pods * half);

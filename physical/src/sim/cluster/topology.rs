@@ -187,7 +187,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Returns true if the link between hosts that a cluster is asked for with is that of a host.
+    /// Returns true if any host uses the default link between hosts.
     pub fn takes_link(&self) -> bool {
         self.hosts.iter().any(|hosts| hosts.between.is_none())
     }
@@ -281,7 +281,7 @@ mod tests {
         let latencies = [(0, 1), (0, 2)].map(|(a, b)| flat.latency(a, b));
         assert_eq!(latencies, [5025, 7].map(Duration::from_micros));
         let rank = cluster("hosts 2 ranks=2\nlink host0 rank1 1gbit,9us\n").unwrap();
-        // Half of the 2 us of rank 0, and those of rank 1; other hosts are as far as ever.
+        // Half of the 2 us of rank 0, and those of rank 1; other hosts have the same distance as before.
         assert_eq!([(0, 1), (1, 2)].map(|(a, b)| rank.latency(a, b)), [10, 50].map(Duration::from_micros));
         let own = "hosts 2\nswitch a\nswitch b\nlink host0 a 1gbit,1us\nlink b a 1gbit,2us\nlink host1 b 1gbit,4us\n";
         assert_eq!(cluster(own).unwrap().latency(0, 1), Duration::from_micros(7));

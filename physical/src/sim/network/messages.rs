@@ -11,9 +11,9 @@ pub(crate) enum MessageContent {
     View(ReadView),
     /// A copy.
     Bytes(Box<[u8]>),
-    /// Nothing, of memory that has sizes only.
+    /// No content: the memory has only a size.
     Size,
-    /// Nothing, as its sender has cancelled it, or has died.
+    /// No content: its sender has cancelled it, or has died.
     Void,
     /// The end of all messages of its sender.
     End,
@@ -69,7 +69,7 @@ impl MessageQueue {
 }
 
 struct KeptMessage {
-    /// `None` of a number that is free.
+    /// `None` for a free number.
     message: Option<SimulatedMessage>,
     /// First time at which it may leave.
     departs: Nanoseconds,

@@ -33,8 +33,8 @@ impl Routes {
         Routes { hosts: cluster.hosts().to_vec(), from, between: HashMap::new() }
     }
 
-    /// Returns the route from one rank to another: none to itself; over the links of the host within one host;
-    /// otherwise that from host to host, since hosts handle the links of their ranks. It is empty if there is none.
+    /// Returns the route from one rank to another: none to itself; over the links of the host within one host; otherwise that
+    /// from host to host, since hosts handle the links of their ranks. It is empty if no route exists.
     pub(crate) fn route(&mut self, from: usize, to: usize) -> Route {
         let ranks = self.hosts.len();
         let here = self.hosts[from];
@@ -53,7 +53,7 @@ impl Routes {
         route
     }
 
-    /// Returns a way with fewest links, of several that which `number` chooses.
+    /// Returns a route with the fewest links; `number` selects one of several.
     fn shortest(&self, from: Vertex, to: Vertex, number: usize) -> Route {
         let distances = self.distances(from, to);
         let mut links = Vec::new();

@@ -19,8 +19,7 @@ pub(crate) fn from_seconds(seconds: f64) -> Nanoseconds {
     (seconds * 1e9).ceil() as Nanoseconds
 }
 
-/// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
-/// from that order.
+/// Returns a seed for draws that are independent of the order of events.
 pub(crate) fn message_seed(seed: u64) -> u64 {
     mix(seed ^ 0x6d65_7373_6167_6573)
 }

@@ -8,8 +8,8 @@ use std::mem;
 const NEWS: Nanoseconds = 1_000_000;
 
 impl Simulator {
-    /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell of another
-    /// rank ends it slightly later: when a thousand ranks leave, for example, each rings all.
+    /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell rung by another rank
+    /// ends it slightly later, because many may ring together: for example, when a thousand ranks leave, each rings all others.
     pub(crate) fn ring(&self, rank: usize) {
         let mut state = self.lock();
         let at = state.local_time();
@@ -24,7 +24,7 @@ impl Simulator {
         }
     }
 
-    /// Returns the number of notifications to a rank's threads that something other than mail may have happened.
+    /// Returns the number of notifications to a rank's threads about events other than mail.
     pub(crate) fn rings(&self, rank: usize) -> u64 {
         self.lock().rings[rank]
     }

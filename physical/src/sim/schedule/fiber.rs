@@ -1,8 +1,8 @@
 //! Fibers: threads of a simulated world, with their own stacks, that share one thread of the system.
 //!
-//! A rank of a simulated world runs the same code as any other, which waits deep within calls. So it cannot be a future;
-//! and thousands of threads of the system take longer to hand the turn over than most of them work. To hand it to a
-//! fiber takes some nanoseconds.
+//! A rank of a simulated world runs the same code as any other, which waits deep within calls. So it cannot be a future; and
+//! thousands of threads of the system take longer to hand the turn over than most of them work. Switching to a fiber takes some
+//! nanoseconds.
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -53,7 +53,7 @@ impl Fiber {
     }
 }
 
-/// Suspends the fiber that is running, until it is resumed. Returns false, having done nothing, outside of fibers.
+/// Suspends the fiber that is running, until it is resumed. Returns false without any effect outside of fibers.
 pub(crate) fn suspend() -> bool {
     let way_out = WAY_OUT.get();
     if way_out.is_null() {

@@ -50,7 +50,7 @@ pub struct Ended<R> {
 /// A job that was played.
 #[derive(Debug)]
 pub struct Played<R> {
-    /// Ends of the ranks, `None` for one that had not ended when the job was over; and the counts.
+    /// Ends of the ranks, `None` for a rank that had not ended at the end of the job; and the counts.
     pub outcome: Outcome<Option<Ended<R>>>,
     /// Lines of the log, with the virtual time in seconds at the start of each.
     pub log: Vec<String>,

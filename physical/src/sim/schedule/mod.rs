@@ -5,7 +5,7 @@
 //! at that time, and its next wait lasts at least until then. Two threads of a rank thus compute at the same time, as
 //! on two cores.
 //!
-//! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
+//! A thread that waits for a change of memory by other threads of its rank runs again after each turn of those threads.
 
 pub(super) mod agenda;
 mod bells;
@@ -40,7 +40,7 @@ const FEWER: &str =
 /// Number of a thread, in the order of their starts.
 type ThreadNumber = usize;
 
-/// Something that happens at a time.
+/// An event at a time.
 pub(super) enum ScheduledEvent {
     /// A thread may have waited long enough.
     Wake(ThreadNumber),
@@ -77,7 +77,7 @@ struct SimulatedThread {
     wait: Pause,
     /// End of the wait.
     until: Nanoseconds,
-    /// First time at which the agenda has it; the end of time if it has not.
+    /// First time at which it is in the agenda; the end of time if it is not.
     due: Nanoseconds,
     /// Another time of its entry in the agenda, or the end of time.
     later: Nanoseconds,
@@ -91,7 +91,7 @@ struct SimulatedThread {
     rung: bool,
 }
 
-/// Look of a thread that waits, on that thread's stack.
+/// Poll function of a waiting thread, on the stack of that thread.
 #[derive(Clone, Copy)]
 struct Predicate(NonNull<dyn FnMut() -> bool>);
 
@@ -108,13 +108,13 @@ struct SimulatedWorld {
     of_rank: Vec<Vec<ThreadNumber>>,
     /// Number of rings of each rank's bell so far.
     rings: Vec<u64>,
-    /// By rank, whether the agenda has news for it.
+    /// By rank: true if the agenda has news for it.
     has_news: Vec<bool>,
     ready: VecDeque<ThreadNumber>,
     running: ThreadNumber,
     begun: Vec<(ThreadNumber, BeginThread)>,
     living: usize,
-    /// Ranks that an event gives something to look at.
+    /// Ranks that must check for changes after an event.
     told: Vec<usize>,
     wires: Wires,
     rates: Rates,
@@ -196,7 +196,7 @@ impl SimulatedWorld {
         }
     }
 
-    /// Lets the running thread wait.
+    /// Makes the running thread wait.
     fn wait(&mut self, wait: Pause, at_most: Duration) {
         let now = self.now;
         let thread = &mut self.threads[self.running];
@@ -223,7 +223,7 @@ impl SimulatedWorld {
         self.arm(number);
     }
 
-    /// Ends a turn; returns whose it was.
+    /// Ends a turn; returns the rank of its thread.
     fn has_run(&mut self, number: ThreadNumber, has_ended: bool) -> usize {
         let rank = self.threads[number].rank;
         if has_ended {

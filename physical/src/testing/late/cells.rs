@@ -41,7 +41,7 @@ impl Cells {
         Ok(write(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut cells)[span.offset()..][..span.byte_len()]))
     }
 
-    /// Lets `kernel` write `to` from the current bytes of `from`.
+    /// Makes `kernel` write `to` from the current bytes of `from`.
     pub(super) fn combine<R>(
         from: &Span,
         to: &Span,

@@ -260,7 +260,7 @@ impl LateQueue {
         state.schedule.end(self.number)
     }
 
-    /// Lets the queue wait for an event. Returns true unless that is omitted.
+    /// Makes the queue wait for an event. Returns true unless that is omitted.
     fn is_behind(&self, event: &LateEvent) -> bool {
         let mut state = self.shared().state();
         let number = state.waits;
@@ -435,7 +435,7 @@ struct LateEvent {
 }
 
 impl LateEvent {
-    /// Lets the device work until this has happened. Returns true if it has, or counts as such.
+    /// Makes the device work until this has happened. Returns true if it has, or counts as such.
     fn want(&self, state: &mut LateState) -> bool {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;

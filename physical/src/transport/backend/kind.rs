@@ -5,8 +5,8 @@ use std::fmt;
 /// Name of a transport: one of those that are built in, or of one that [`register`](crate::transport::register) has
 /// added.
 ///
-/// [`TransportKind::Ipc`] and [`TransportKind::Nccl`] name no transport, but what carries memory of GPUs beside one. They do
-/// not parse: `HEXAGRAM_DEVICE_PATH` chooses between them.
+/// [`TransportKind::Ipc`] and [`TransportKind::Nccl`] are not transports, but paths for GPU memory. They do not parse:
+/// `HEXAGRAM_DEVICE_PATH` chooses between them.
 ///
 /// ```
 /// use hexagram_physical::TransportKind;

@@ -63,7 +63,7 @@ fn table() -> RwLockReadGuard<'static, TransportTable> {
 pub(crate) fn registered(kind: TransportKind) -> Result<Arc<dyn Backend>> {
     let found = table().iter().find(|(other, _)| *other == kind).map(|(_, backend)| Arc::clone(backend));
     found.ok_or_else(|| {
-        // Parsing has the words for a name that is missing.
+        // Parsing returns the error for an unknown name.
         kind.name().parse::<TransportKind>().err().unwrap_or_else(|| no_backend(kind))
     })
 }

@@ -46,7 +46,7 @@ fn check_time(fault: &Fault) -> Result<()> {
     Err(Error::usage(what, "choose an earlier time; a training takes about 10 s"))
 }
 
-/// Lets a fault happen; fails if it cannot after those before it.
+/// Applies a fault; fails if it is impossible after the earlier faults.
 fn follow(fault: &Fault, conditions: &mut [ProcessCondition], hosts: usize) -> Result<()> {
     let (rank, after, needed) = match fault.kind {
         FaultKind::RankDies(rank) => (rank, ProcessCondition::Dead, None),

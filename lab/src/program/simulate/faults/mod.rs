@@ -58,11 +58,11 @@ const FOREIGN: [&str; 22] = [
 /// Options of a search for faults that end wrongly.
 #[derive(Args, Debug, Clone)]
 pub struct FaultOptions {
-    /// Try N seeds, from --seed on. Each draws a synchronous algorithm, a small cluster and faults of its ranks,
-    /// hosts and links, and trains with real numbers in virtual time. The search ends at the first seed whose
-    /// training hangs, blames a healthy rank, or leaves replicas apart. With 1, all events of that seed are printed.
-    /// Or a file of faults, one per line as in `3s rank 2 dies`, for the algorithm (default: gradient-allreduce),
-    /// ranks and hosts of the other options
+    /// Try N seeds, from --seed on. Each draws a synchronous algorithm, a small cluster and faults of its ranks, hosts and
+    /// links, and trains with real numbers in virtual time. The search ends at the first seed whose training hangs, names a
+    /// healthy rank in an error, or ends with different replicas. With 1, all events of that seed are printed. Or a file of
+    /// faults, one per line as in `3s rank 2 dies`, for the algorithm (default: gradient-allreduce), ranks and hosts of the
+    /// other options
     #[arg(long, value_name = "N|FILE", conflicts_with_all = FOREIGN)]
     pub faults: Option<String>,
 }

@@ -102,7 +102,7 @@ impl FaultPlan {
         later.filter(mends).map(|later| later.at - fault.at).next()
     }
 
-    /// Returns true if `told` may have the failure of `culprit` as its error at a time.
+    /// Returns true if rank `told` may report the failure of `culprit` at a time.
     pub(super) fn excuses(&self, told: usize, culprit: usize, at: Duration) -> bool {
         self.faults.iter().any(|fault| fault.at <= at && self.is_excused_by(fault, told, culprit))
     }

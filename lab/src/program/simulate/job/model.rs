@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The most bytes of a file with a model.
 const LONGEST: u64 = 64 << 20;
-/// Elements of one parameter that are likely a slip of the finger.
+/// Elements of one parameter that are probably a typing error.
 const MOST: usize = 1 << 36;
 
 /// Number of equal parts of a model with only the number of elements given.

@@ -1,4 +1,4 @@
-//! What is simulated: a cluster, and a number of steps.
+//! A point to simulate: a cluster, and a number of steps.
 
 use hexagram::physical::sim::{LinkSpec, Topology};
 use std::sync::Arc;

@@ -154,8 +154,8 @@ impl Segment {
     /// Returns the 32-bit atomic at `offset` of the head.
     fn futex_word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.head.len());
-        // SAFETY: in bounds and aligned (offsets are multiples of APART, the map of a page); shared memory that all
-        // processes access only atomically.
+        // SAFETY: in bounds and aligned (offsets are multiples of APART, and a mapping begins at a page); all processes access
+        // this memory only atomically.
         unsafe { AtomicU32::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
@@ -311,7 +311,7 @@ impl ControlMemory for Segment {
 
 impl Bell for Segment {
     fn ring(&self) {
-        // Counted in any case, so that it ends the next sleep if there is none now.
+        // Counted even without a sleeping thread, so that it ends the next sleep.
         self.futex_word(BELL).fetch_add(1, Ordering::SeqCst);
         self.wake();
         self.waker.ring();

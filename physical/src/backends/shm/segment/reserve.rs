@@ -47,7 +47,7 @@ mod tests {
         };
         let refused = reserve_if(left(4095), &file, 4096).unwrap_err();
         assert_eq!((refused.kind(), taken()), (io::ErrorKind::OutOfMemory, 0));
-        // Others took what was left between two pieces.
+        // Other processes took the remaining memory between two pieces.
         let asked = Cell::new(0);
         let shrinking =
             |bytes: u64| left(if asked.replace(asked.get() + 1) == 0 { 2 * PIECE } else { 0 })(bytes);

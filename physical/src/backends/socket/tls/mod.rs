@@ -262,7 +262,7 @@ impl Socket for TlsSession {
 
 impl Drop for TlsSession {
     fn drop(&mut self) {
-        // Lets the peer distinguish an end from a lost connection.
+        // So that the peer can distinguish an end from a lost connection.
         self.connection.send_close_notify();
         let _ = self.push();
     }

@@ -8,9 +8,9 @@
 //! hexagram/rendezvous   announcement, as in `announcement`                rank 0, which removes it once all have joined
 //! ```
 //!
-//! The announcement contains the secret of the job: any process that can read the store can join, unless all ranks
-//! also have the file of HEXAGRAM_SECRET_FILE. It is removed after use, which also lets the same ranks meet through
-//! the same store again.
+//! The announcement contains the secret of the job: any process that can read the store can join, unless all ranks also have
+//! the file of HEXAGRAM_SECRET_FILE. It is removed after use, so that the same ranks can also meet again through the same
+//! store.
 
 use crate::bootstrap::handshake::message::{MessageReader, MessageWriter, malformed};
 use crate::bootstrap::meeting::announcement;

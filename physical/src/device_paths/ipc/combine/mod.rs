@@ -92,7 +92,7 @@ fn entries(op: ReduceOp, dtype: DType) -> [&'static str; 2] {
     }
 }
 
-/// Returns the program of one part of so many `elements`, and its operands, from the address of each rank's contribution.
+/// Returns the program of one part of this many `elements`, and its operands, from the address of each rank's contribution.
 pub(super) fn program(
     fingerprint: &Fingerprint,
     order: &CombinationOrder,
@@ -136,7 +136,7 @@ fn table(order: &CombinationOrder, null: usize) -> impl Iterator<Item = Launch> 
     })
 }
 
-/// Returns the operands of some ranks, and of as many more that are not used as make them a launch's.
+/// Returns the operands of some ranks, padded with unused ones to the number of a launch.
 fn rows_of(ranks: &[Option<usize>], unused: usize) -> impl Iterator<Item = Argument> {
     let rows = ranks.iter().map(move |rank| rank.unwrap_or(unused));
     rows.chain(std::iter::repeat(unused)).take(MOST).map(Argument::Operand)

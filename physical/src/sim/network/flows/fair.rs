@@ -35,14 +35,14 @@ pub(super) struct LinkShares {
     opened: u64,
     /// Sum of the rates of its flows that keep theirs.
     kept: f64,
-    /// Number of its flows that are given new rates.
+    /// Number of its flows that get new rates.
     active: u32,
-    /// Bandwidth that is left for those that have no rate yet, and their number.
+    /// Bandwidth left for the flows without a rate, and their number.
     left: f64,
     open: u32,
     /// Largest new rate.
     most: f64,
-    /// New rate of the active flows that it limits, if there are any, and their number.
+    /// New rate of the active flows that it limits, if any, and their number.
     limits: Option<f64>,
     limited: u32,
 }
@@ -146,7 +146,7 @@ impl Flows {
             if sharing.open == 0 {
                 continue;
             }
-            // Shares grow while others are given theirs.
+            // Shares grow while other flows get their rates.
             let share = sharing.share();
             if share <= f64::from_bits(bits) * ALIKE {
                 due = due.min(self.fill_link(link, share));
@@ -158,7 +158,7 @@ impl Flows {
         due
     }
 
-    /// Gives the flows of a link that have no rate yet this one. Returns the time at which the first of them ends.
+    /// Gives this rate to the flows of a link that have none yet. Returns the time at which the first of them ends.
     fn fill_link(&mut self, link: LinkNumber, rate: f64) -> Nanoseconds {
         let mut due = Nanoseconds::MAX;
         let mut limited = 0;

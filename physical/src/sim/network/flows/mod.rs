@@ -65,7 +65,7 @@ struct Flow {
     began: Nanoseconds,
     /// Time at which all its bytes will have left, unless its rate changes.
     ends: Nanoseconds,
-    /// Link that gives it no more.
+    /// Link that limits it.
     limit: LinkNumber,
     cohort: CohortNumber,
     /// Round in which its rate was last computed.
@@ -98,7 +98,7 @@ struct Wire {
     flows: Vec<FlowNumber>,
     /// Sum of the rates of its flows.
     used: f64,
-    /// Sum of the rates of those that have ended since it was last shared.
+    /// Sum of the rates of the flows that have ended since the link was last shared.
     idle: f64,
     /// Number of flows that it limits.
     limited: u32,
@@ -130,10 +130,10 @@ pub(crate) struct Flows {
     cohorts: Vec<Cohort>,
     free_cohorts: Vec<CohortNumber>,
     changes: Changes,
-    /// Flows that have gone on with other bytes since rates were last computed.
+    /// Flows that have continued with other bytes since rates were last computed.
     renewed: Vec<FlowNumber>,
     round: u64,
-    /// Flows and links whose rates are computed, for their memory.
+    /// Scratch: flows and links whose rates are being computed.
     active: Vec<FlowNumber>,
     touched: Vec<LinkNumber>,
     queue: fair::LinkQueue,

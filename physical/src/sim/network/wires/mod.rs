@@ -29,7 +29,7 @@ const BUFFER: usize = 64 << 10;
 /// Number of a line.
 type LineNumber = u32;
 
-/// Something that happens to messages.
+/// An event of messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum MessageEvent {
     /// The time to send a message of a line.
@@ -40,7 +40,7 @@ pub(crate) enum MessageEvent {
     Arrive(LineNumber),
 }
 
-/// EventKind of event, as the fingerprint has it.
+/// Kind of an event in the fingerprint.
 #[derive(Debug, Clone, Copy)]
 enum EventKind {
     Departure = 1,
@@ -61,7 +61,7 @@ struct ChannelWire {
     /// Links of the cluster, for their properties other than bandwidth.
     links: Box<[LinkSpec]>,
     latency: Nanoseconds,
-    /// Messages whose time has not come.
+    /// Messages that may not leave yet.
     waiting: MessageQueue,
     /// Messages that may leave by now; the first may be leaving.
     due: MessageQueue,
@@ -82,7 +82,7 @@ pub(crate) struct Wires {
     from: Vec<Vec<(usize, LineNumber)>>,
     /// Connection of each flow.
     of_flow: Vec<LineNumber>,
-    /// Flows whose bytes have left, for its memory.
+    /// Scratch: flows whose bytes have left.
     done: Vec<FlowNumber>,
     mailboxes: Mailboxes,
     /// For each host: its ranks, and its links to others.
@@ -189,7 +189,7 @@ impl Wires {
         agenda.add(at, MessageEvent::Depart(line).into());
     }
 
-    /// Executes an event; calls `tell` with each rank that has to check something.
+    /// Executes an event; calls `tell` with each rank that must check for changes.
     pub(crate) fn happen(
         &mut self,
         now: Nanoseconds,
