@@ -309,7 +309,7 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--algorithm powersgd(rank=0)", "rank of powersgd is 0"),
         ("--algorithm ,", "--algorithm is empty"),
         ("--algorithm d-psgd(graph=hypercube) --ranks 3", "3 ranks do not form a hypercube"),
-        ("--algorithm d-psgd --overlap forward", "a step of d-psgd cannot be communicated beside"),
+        ("--algorithm d-psgd --overlap forward", "a step of d-psgd cannot be communicated during"),
         ("--algorithm qadam --optimizer adam", "adam does not fit qadam"),
         ("--optimizer magic", "unknown optimizer `magic`"),
         ("--sweep latency=5ms,50", "`50` is not a value of latency"),

@@ -49,7 +49,7 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
         (["--algorithm=d-psgd(graph=hypercube)", "--ranks=3"], "3 ranks do not form a hypercube"),
         (["--algorithm", "dgc(fraction=2)"], "fraction of dgc is 2; choose a number, above 0, 1 at most"),
         (["--algorithm=local-sgd(period=0)", "--steps=1"], "period of local-sgd is 0"),
-        (["--algorithm=d-psgd", "--overlap=forward"], "a step of d-psgd cannot be communicated beside"),
+        (["--algorithm=d-psgd", "--overlap=forward"], "a step of d-psgd cannot be communicated during"),
         ([nowhere, "--steps=1"], "profile"),
         (["--profile=/dev/zero", "--steps=1"], "it is a pipe or a device, not a regular file"),
         (["--profile=/tmp", "--steps=1"], "it is a folder, not a file"),

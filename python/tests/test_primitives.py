@@ -74,7 +74,7 @@ def restored(world, how):
     assert all((one == other).all() for one, other in zip(whole, parts, strict=True))
     fresh = make()
     assert not (step(fresh, 2) == whole[2]).all()
-    with pytest.raises(hexagram.UsageError, match="another encoding"):
+    with pytest.raises(hexagram.UsageError, match="a different encoding"):
         hexagram.Encoding("sign", "error").load_state_dict(saved)
 
 

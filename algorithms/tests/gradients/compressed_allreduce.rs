@@ -158,8 +158,8 @@ fn what_does_not_go_together_is_refused_with_the_reason() {
     let top = TopK::new(Keep::Ratio(0.01)).unwrap();
     let wrong = [
         (Averaging { codec: MeanCodec::Exact, feedback: Feedback::Error }, "they lose nothing"),
-        (Averaging::encoded(top, Feedback::None), "need not converge"),
-        (Averaging::encoded(Sign::in_blocks(64), Feedback::None), "need not converge"),
+        (Averaging::encoded(top, Feedback::None), "may not converge"),
+        (Averaging::encoded(Sign::in_blocks(64), Feedback::None), "may not converge"),
         (Averaging::encoded(top, Feedback::TwoLevel), "it is encoded once"),
         (Averaging::encoded(Qsgd::new(7).unwrap(), Feedback::Error), "larger than its input"),
         (

@@ -56,7 +56,7 @@ fn a_hook_that_is_never_called_is_refused_at_the_start_by_name() {
     spawn(TransportKind::Thread, 2, |comm| {
         let text = refusal(&comm, AfterStep { parameters: false });
         assert!(text.contains("after_step of after-step is never called"), "{text}");
-        assert!(text.contains("ask for parameters"), "{text}");
+        assert!(text.contains("request parameters"), "{text}");
         let text = refusal(&comm, BeforeForward);
         assert!(text.contains("before_forward of before-forward is never called"), "{text}");
         assert_eq!(refusal(&comm, AfterStep { parameters: true }), "");

@@ -101,7 +101,7 @@ fn a_store_that_holds_something_else_is_refused() {
     let store = SharedMap::default();
     store.put(&card(1), b"something else").unwrap();
     let error = World::join_through(&store, 0, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
-    assert!(error.to_string().contains("the card of rank 1 in the store"), "{error}");
+    assert!(error.to_string().contains("the entry of rank 1 in the store"), "{error}");
     let error = World::join_through(&store, 2, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
     assert!(error.to_string().contains("rank 2 does not exist in a world of 2"), "{error}");
 }

@@ -97,7 +97,7 @@ fn a_wish_is_granted_or_refused_with_the_reason() {
     for (wish, all, means, why) in [
         ("ipc", &gpus[..], NONE, "share no memory"),
         ("ipc", &[on(1, &[2], 0), on(2, &[], 0)], ALL, "GPU of rank 1 does not reach the memory of rank 0's"),
-        ("ipc", &[on(1, &[], 0), identity(RankMemory::Host)], ALL, "rank 1 has its memory elsewhere"),
+        ("ipc", &[on(1, &[], 0), identity(RankMemory::Host)], ALL, "the memory of rank 1 is not on a GPU"),
         ("nccl", &gpus[..], NONE, "no NCCL"),
         ("nccl", &[on(1, &[], 23_004), on(2, &[], 0)], ALL, "rank 1 finds no NCCL that can be used"),
         ("nccl", &[on(1, &[], 23_004), on(2, &[], 22_000)], ALL, "rank 0 has NCCL 2.30.4, rank 1 2.20.0"),
