@@ -53,7 +53,7 @@ pub trait Upload: Send + 'static {
 
 /// An array in the memory of a device.
 pub struct Uploaded {
-    /// All elements, in row-major order. Their queue is the one that copies, for which others wait where they read them.
+    /// All elements, in row-major order. Their queue is the copying one; other queues wait for it when they read the copies.
     pub elements: Buffer,
     /// Sizes of the dimensions.
     pub shape: Shape,

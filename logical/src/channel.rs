@@ -73,7 +73,7 @@ impl Channel {
         self.world.transport()
     }
 
-    /// Opens it for a thread that is reported together with another one, whose `activity` it is.
+    /// Opens it for a thread that is reported together with the thread of this `activity`.
     pub(crate) fn open_beside(self, activity: Arc<Activity>) -> Result<Communicator> {
         let endpoint = self.world.open_among(self.number, &self.ranks)?;
         let group = Group::over(&*endpoint, self.ranks);

@@ -67,8 +67,8 @@ pub fn spawn_hosts<R: Send>(
     all_or_cause(testing::spawn_hosts(hosts, on_channel(&body)))
 }
 
-/// Returns the results of all ranks, or the error that was the root cause. Which ranks only report that another one
-/// has given up, instead of their own error, depends on timing.
+/// Returns the results of all ranks, or the error that was the root cause. It depends on timing which ranks report the failure
+/// of a different rank instead of their own error.
 ///
 /// # Errors
 /// The first error that does not report another rank, or else the first.

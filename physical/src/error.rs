@@ -95,7 +95,7 @@ pub enum Error {
         size: usize,
     },
 
-    /// The caller asked for something that cannot be done. Nothing was sent; correct the call and continue.
+    /// The caller requested an impossible operation. Nothing was sent; correct the call and continue.
     Usage {
         /// Description of the incorrect call.
         what: String,
@@ -111,7 +111,7 @@ pub enum Error {
         remedy: String,
     },
 
-    /// The operating system refused something.
+    /// The operating system refused a call.
     System {
         /// Attempted action, as an infinitive: `map 4 MiB of shared memory`.
         doing: String,

@@ -19,7 +19,7 @@ struct Worlds {
     count: usize,
     /// Number of worlds in which objects are being closed, with their own deadlines.
     closing: usize,
-    /// Time by which the others are left.
+    /// Time at which the other worlds are left at the latest.
     until: Option<Instant>,
 }
 

@@ -346,9 +346,9 @@ impl World {
         }
     }
 
-    /// Leaves the world when the operations in progress have ended. In the last world of this process, rank 0 waits
-    /// until the others have left, too; in another one a thread waits, since the others may leave their worlds in
-    /// another order.
+    /// Leaves the world when the operations in progress have ended. In the last world of this process, rank 0 waits until the
+    /// others have also left. In any other world a thread waits, since the other ranks may leave their worlds in a different
+    /// order.
     ///
     /// Raises `UsageError` if operations were still in progress after a while; they are cancelled.
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -203,7 +203,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Returns the number of ranks that have saved a checkpoint, if it has files of another number only.
+    /// Returns the number of ranks that have saved a checkpoint, if it contains only files of a different number of ranks.
     pub(super) fn saved_by(&self, name: Name) -> Result<Option<usize>> {
         let path = self.holding(name);
         let files = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;

@@ -69,7 +69,7 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     Error::NotFinite { place, tensor, index: index - start, value, context }
 }
 
-/// Place of something that belongs to a parameter: its bucket, and the range in it.
+/// Place of a value that belongs to a parameter: its bucket, and the range in it.
 pub(super) type BucketRange = (usize, Range<usize>);
 
 /// Moves data from some places to others, parameter by parameter.

@@ -267,7 +267,7 @@ impl DataParallel {
         let backward = hooks::lock(&self.backward);
         self.has_all_memories(record, backward.plan())?;
         if record.tensor("scaler/scale").is_ok() != self.scaler.is_some() {
-            let says = |scaled: bool| if scaled { "a scaled loss" } else { "a loss as it is" };
+            let says = |scaled: bool| if scaled { "a scaled loss" } else { "an unscaled loss" };
             let own = says(self.scaler.is_some());
             let saved = says(self.scaler.is_none());
             return Err(does_not_fit(format!("is of {saved}, and this engine of {own}")));

@@ -209,7 +209,10 @@ fn options_and_elements_that_do_not_fit_are_refused_in_a_line() {
     }
     // Error feedback would accumulate the error of such a codec, which can exceed the input.
     let error = refused(&registry::named("ssp(codec=qsgd(levels=1))").unwrap(), 0.0f32);
-    assert!(error.starts_with("codec of ssp is qsgd") && error.contains("would add up the errors"), "{error}");
+    assert!(
+        error.starts_with("codec of ssp is qsgd") && error.contains("would add up the errors"),
+        "{error}"
+    );
     for algorithm in compressed() {
         let error = refused(&algorithm, 0.0f64);
         assert!(error.contains("f64"), "{error}");

@@ -278,7 +278,7 @@ fn a_checkpoint_of_another_training_says_in_what_it_differs() {
         );
     }
     for error in other(algorithm, same, scaled) {
-        assert!(error.contains("is of a loss as it is, and this engine of a scaled loss"), "{error}");
+        assert!(error.contains("is of an unscaled loss, and this engine of a scaled loss"), "{error}");
     }
 }
 

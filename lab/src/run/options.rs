@@ -75,8 +75,8 @@ pub struct RunOptions {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
     /// Continue despite a different number of ranks, or a different --lr, --schedule, --batch, --seed, --data or --sampler.
-    /// With another number of ranks, the algorithm begins anew; after a restart by the launcher, that needs no option. If the
-    /// order of samples changes, the current epoch begins anew
+    /// With a different number of ranks, the algorithm begins anew; after a restart by the launcher, this needs no option. If
+    /// the order of samples changes, the current epoch begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
     /// True if the launcher has restarted the job.

@@ -253,9 +253,9 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(SuiteRecord) -> Result<()>
     Ok(())
 }
 
-/// Keeps this thread, and those that it starts, on one core: number `number` of those that it may use. Ranks in
-/// virtual time take turns. On one core the next rank continues immediately, while another core would have to wake
-/// for each turn, which takes longer than most turns. If the kernel refuses, trainings are slower and the same.
+/// Keeps this thread, and the threads that it starts, on one core: number `number` of the cores that it may use. Ranks in
+/// virtual time take turns. On one core the next rank continues immediately, while another core would have to wake for each
+/// turn, which takes longer than most turns. If the kernel refuses, trainings are slower and the same.
 fn stay_on_a_core(number: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(number) else { return };

@@ -43,7 +43,7 @@ impl Communicator {
         let fingerprint = fingerprint(buffer.dtype(), buffer.len(), op)?;
         let outcome = buffer.idle_bytes().and_then(|bytes| self.at_once(fingerprint, bytes));
         if let Some(outcome) = outcome {
-            // Not `return outcome`: on success, copying the room for an error would take longer than the rest.
+            // Not `return outcome`: on success, copying the space reserved for an error would take longer than the rest.
             outcome?;
             return Ok(());
         }

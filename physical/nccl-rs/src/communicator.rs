@@ -33,7 +33,7 @@ impl UniqueId {
 
 /// One rank of a communicator: a GPU that communicates with those of the other ranks.
 ///
-/// No call waits for another rank. Each begins something, and the communicator takes the next call once it [is
+/// No call waits for another rank. Each call begins an operation, and the communicator accepts the next call once it [is
 /// ready](Self::is_ready). One thread at a time may use it, and the context of the GPU must be current on that thread.
 ///
 /// End it with [`finalize`](Self::finalize) and [`destroy`](Self::destroy) after its work, or with

@@ -105,7 +105,7 @@ impl Status {
     pub const INVALID_USAGE: Self = Status(5);
     /// Another rank has ended, or cannot be reached.
     pub const REMOTE_ERROR: Self = Status(6);
-    /// Something was begun: the communicator is not ready for another call.
+    /// An operation was begun: the communicator is not ready for another call.
     pub const IN_PROGRESS: Self = Status(7);
 
     /// Returns NCCL's number of the result.

@@ -55,7 +55,7 @@
 //!   [`abort`](Communicator::abort). NCCL refuses others, and the communicator has failed.
 //! - All ranks call the same collectives in the same order. Where they do not, they wait for each other until they are
 //!   aborted.
-//! - A collective runs on a stream. NCCL does not know when the stream comes to it; ask the stream.
+//! - A collective runs on a stream. NCCL does not report when the stream reaches it; query the stream.
 
 mod collectives;
 mod communicator;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
-/// Polls of a thread that waits for another one, before it parks; many events arrive within them.
+/// Number of polls by a waiting thread before it parks; many events arrive in this time.
 const POLLS: u32 = 10;
 
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].

@@ -15,7 +15,7 @@ use std::thread::{self, Builder, Thread};
 use std::time::Duration;
 use std::{fmt, io, mem};
 
-/// Virtual time between two looks at descriptors or at a transport.
+/// Virtual time between two polls of descriptors or of a transport.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A runtime whose clock moves only when all of its threads wait, and then immediately. One thread runs at a time, in
@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Tasks share one thread, which polls each of them once a millisecond: a separate turn for every task would take
 /// longer than their work.
 ///
-/// Its sockets are those of the system. A thread that waits for another one without [`runtime`](super) keeps its
-/// turn, and both wait forever.
+/// Its sockets are those of the system. A thread that waits for a different thread without [`runtime`](super) keeps its turn,
+/// and both wait forever.
 ///
 /// ```
 /// use hexagram_physical::runtime::{self, VirtualTime};

@@ -41,7 +41,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Loads the first library that there is.
+    /// Loads the first library that exists.
     ///
     /// # Errors
     /// [`Error::Setup`] that names the first one, with the loader's reason.

@@ -4,7 +4,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::OwnedFd;
 
-/// Number of looks at a process whose environment seems empty, before that is believed.
+/// Number of reads of an apparently empty environment of a process, before the result is accepted.
 const LOOKS: usize = 100;
 
 /// State of a process at one moment.

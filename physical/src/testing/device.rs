@@ -49,7 +49,7 @@ fn cuda(index: usize) -> Option<Box<dyn Device>> {
     }
 }
 
-/// Opens all GPUs that there are.
+/// Opens all GPUs of this machine.
 #[cfg(feature = "cuda")]
 fn all() -> Vec<Box<dyn Device>> {
     let count = crate::device::cuda::devices().map_or(1, |found| found.len());

@@ -115,10 +115,10 @@ pub trait Transport {
     /// spin.
     fn crowded(&self) -> bool;
 
-    /// Waits until [`Transport::progress`] would move something, the bell rings, or the time has passed.
+    /// Waits until [`Transport::progress`] would move bytes, the bell rings, or the time has passed.
     fn park(&self, at_most: Duration);
 
-    /// Returns the reason why nothing more can come from `peer`, as a verb phrase; `None` while something can.
+    /// Returns the reason why no further message can come from `peer`, as a verb phrase; `None` while one can.
     fn ended(&self, peer: usize) -> Option<String>;
 
     /// Returns the bytes of a pending operation that have moved so far. A deadline counts from the last that did.

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Polls in vain from one look at the clock and at the peers to the next: some microseconds of spinning.
+/// Number of polls without progress from one check of the clock and the peers to the next: some microseconds of spinning.
 const BRIEF: u32 = 64;
 /// Number of reads of arrived data before a message counts as missing: more than a full socket holds.
 const LAST_LOOKS: u32 = 64;

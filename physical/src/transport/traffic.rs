@@ -74,7 +74,7 @@ impl Traffic {
     fn sum(&self, counts: impl Fn(TransportKind) -> bool, of: impl Fn(&Tally) -> &AtomicU64) -> u64 {
         let tallies = self.tallies();
         let counted = tallies.iter().filter(|(path, _)| counts(*path));
-        // One tally may subtract bytes that another one has counted.
+        // One tally may subtract bytes that a different tally has counted.
         counted.map(|(_, tally)| of(tally).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Looks for work between two looks at the clock.
+/// Number of polls for work between two reads of the clock.
 const LOOKS: u32 = 32;
 /// Maximum time that a poll counts: if it takes longer, this thread was not running.
 const LOOKING: Duration = Duration::from_micros(50);

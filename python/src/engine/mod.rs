@@ -70,8 +70,7 @@ impl Engine {
         })
     }
 
-    /// Begins a pass of a step with this learning rate, and optionally with another one to compare with the other
-    /// ranks.
+    /// Begins a pass of a step with this learning rate, and optionally with a different one to compare with the other ranks.
     fn begin(
         &self,
         py: Python<'_>,

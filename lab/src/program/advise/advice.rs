@@ -70,7 +70,7 @@ impl Advice {
         Ok(Advice { point: here, reference, others: advised })
     }
 
-    /// Returns the fastest of those that pay and for which something holds.
+    /// Returns the fastest algorithm that pays and meets a condition.
     pub(super) fn best(&self, is_asked: impl Fn(&Advised) -> bool) -> Option<&Advised> {
         self.others.iter().find(|one| one.saved >= WORTH && is_asked(one))
     }

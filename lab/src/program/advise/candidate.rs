@@ -29,7 +29,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Returns those of a list; of all, and of the usual ones, those that an optimizer fits.
+    /// Returns the algorithms of a list; of `all` and of the default list, only those that fit the optimizer.
     ///
     /// # Errors
     /// The first invalid option, or that no algorithm is left, in one line.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const RUNGS: [f64; 18] =
     [1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 2e10, 5e10, 1e11, 2e11, 5e11];
 
-/// Steps that are counted at least where something of their time is drawn.
+/// Minimum number of counted steps if their time is partly random.
 const DRAWN: u32 = 20;
 
 /// Share of the reference's step that an algorithm must save to pay.

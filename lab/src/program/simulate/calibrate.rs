@@ -30,7 +30,7 @@ const GIGA: f64 = 1e9;
 /// Number of times that an operation is done at least, and for how long.
 const TIMES: u32 = 5;
 const LEAST: Duration = Duration::from_millis(40);
-/// Bytes that each rank sends before those that are measured, and then; number of small messages.
+/// Bytes that each rank sends before the measurement, and during it; number of small messages.
 const LARGE: usize = 1 << 20;
 const STREAMED: usize = 32 << 20;
 const EXCHANGED: usize = 400;

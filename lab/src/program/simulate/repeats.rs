@@ -73,7 +73,7 @@ impl Repeats {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a step of a rank; returns false if it is not to be made.
+    /// Begins a step of a rank; returns false if the step must be omitted.
     pub(super) fn begin(&self, step: usize) -> bool {
         let mut progress = self.lock();
         let is_made = step < progress.end;

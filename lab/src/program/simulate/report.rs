@@ -84,7 +84,7 @@ pub(super) struct SimulateReport<'a> {
 }
 
 impl<'a> SimulateReport<'a> {
-    /// Creates a report about something, with the heading of its columns.
+    /// Creates a report about a subject, with the heading of its columns.
     pub(super) fn new(options: &'a SimulateOptions, about: &str, columns: &[&str]) -> Self {
         let heading = format!("{about}\n\n{}", markdown_heading(columns));
         SimulateReport { options, rows: Vec::new(), lines: vec![heading], printed: 0 }

@@ -156,7 +156,7 @@ impl SimulatedRun<'_> {
         })
     }
 
-    /// Does something with the engine of a rank between the steps that do not count and the end.
+    /// Runs `work` with the engine of a rank, after the steps that do not count.
     fn trained<R>(
         &self,
         world: &World,
@@ -169,7 +169,7 @@ impl SimulatedRun<'_> {
         engine.set_learning_rate(LEARNING_RATE);
         let mut pace = self.paces.of(world.rank());
         self.steps(&mut engine, &mut pace, self.steps.warmup)?;
-        // Ranks that are late from the initial broadcast would count it.
+        // Ranks that leave the initial broadcast late would otherwise count it in their steps.
         self.complete(&mut engine)?;
         comm.block_on(comm.barrier())?;
         let result = work(&mut engine, &mut pace)?;

@@ -14,8 +14,8 @@ const DISTANT: NetworkLink = NetworkLink { latency: 5e-3, bandwidth: 1.25e9, com
 const NARROW: NetworkLink = NetworkLink { latency: 50e-6, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
 /// Link of little bandwidth between distant hosts.
 const POOR: NetworkLink = NetworkLink { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
-/// Fast link between ranks, of which any one may take four times as long for a pass. A pass takes as long as in the
-/// virtual time of the asynchronous algorithms.
+/// Fast link between ranks; any one rank may take four times as long for a pass. A pass takes as long as in the virtual time of
+/// the asynchronous algorithms.
 const UNEVEN: NetworkLink = NetworkLink { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
 
 /// Claim about the seconds up to [`LEARNED`].

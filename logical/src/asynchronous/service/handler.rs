@@ -47,7 +47,7 @@ impl Reply {
     }
 }
 
-/// A rank of a service, and the process that it is.
+/// A rank of a service, and its process.
 #[derive(Clone)]
 pub(crate) struct ServiceMember {
     /// Rank among those of the service.

@@ -332,7 +332,7 @@ impl Leader {
     }
 }
 
-/// Describes a start for a machine that has come.
+/// Describes a start for a machine that has joined.
 fn joins(node: usize) -> String {
     format!("node {node} joins")
 }

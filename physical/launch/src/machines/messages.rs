@@ -5,7 +5,7 @@ use crate::outcome::Outcome;
 use std::fmt;
 use std::time::Duration;
 
-/// Longest time until the machines have come for the first time: launchers are started by hand, one after the other.
+/// Longest time until the machines have joined for the first time: launchers are started by hand, one after the other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One start of the ranks of a job.

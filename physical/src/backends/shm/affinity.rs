@@ -1,9 +1,9 @@
 //! Moves a rank away from a core that it shares with more peers than necessary.
 //!
-//! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer
-//! gives the kernel no reason to separate them. So each rank that waits for longer publishes its core, and a rank
-//! that shares it moves to a core with fewer peers. Ranks on one core look for another one in turn, so they do not
-//! move together. A rank is not bound to its new core: programs have other threads, and the kernel schedules them best.
+//! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer gives the
+//! kernel no reason to separate them. So each rank that waits for longer publishes its core, and a rank that shares it moves to
+//! a core with fewer peers. Ranks on one core look for a different core in turn, so they do not move together. A rank is not
+//! bound to its new core: programs have other threads, and the kernel schedules them best.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};

@@ -176,7 +176,7 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
         self.0.atomic(Self::slot(lane, round)).load(Ordering::Relaxed) == round
     }
 
-    /// Returns the last operation that the rank has begun on `lane`, for ranks that wait for something else from it.
+    /// Returns the last operation that the rank has begun on `lane`, for ranks that wait for a different operation of it.
     pub(super) fn latest_native(&self, lane: usize) -> Option<Label> {
         let rounds = [0, 1].map(|round| self.0.atomic(Self::slot(lane, round)).load(Ordering::Acquire));
         let (round, slot) = if rounds[0] > rounds[1] { (rounds[0], 0) } else { (rounds[1], 1) };

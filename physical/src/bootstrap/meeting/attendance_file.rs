@@ -1,9 +1,8 @@
 //! Flags of each rank of a machine, from the ranks to their launcher: rank 0 has registered it, and it has checkpoints.
 //!
-//! A registered rank has a connection to rank 0, whose end is the end of the rank. The end of any other rank can only
-//! be reported by its launcher. A job that fails again and again without a new checkpoint is not worth a restart. The flags
-//! are bytes of a memory file: one for each rank of the machine, then another one for each. Ranks of other launchers have
-//! none.
+//! A registered rank has a connection to rank 0, whose end is the end of the rank. The end of any other rank can only be
+//! reported by its launcher. A job that fails again and again without a new checkpoint is not worth a restart. The flags are
+//! bytes of a memory file: one for each rank of the machine, then a second one for each. Ranks of other launchers have none.
 
 use crate::bootstrap::variables::{Launcher, Placement};
 use crate::system::environment::variable;
@@ -69,7 +68,7 @@ impl RegisteredFlags {
 }
 
 /// Tells the launcher of this process, if it is `hexagram run`, that this rank uses checkpoints, or has saved one: without a
-/// new one, the launcher starts a failing job three times only.
+/// new checkpoint, the launcher starts a failing job only three times.
 pub fn note_checkpoint(is_saved: bool) {
     static HAS_SAVED: AtomicBool = AtomicBool::new(false);
     let is_saved = HAS_SAVED.fetch_or(is_saved, Ordering::Relaxed) || is_saved;
@@ -91,7 +90,7 @@ pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
 /// Sets a byte of the launcher's file, if it has one.
 fn set_flag(at: usize, value: u8) {
     let Some(number) = variable(VARIABLE).and_then(|text| text.parse::<u32>().ok()) else { return };
-    // A wrapper may have closed the file, and opened another one at that number.
+    // A wrapper may have closed the file, and opened a different file at that number.
     let path = format!("/proc/self/fd/{number}");
     let is_it =
         std::fs::read_link(&path).is_ok_and(|file| file == Path::new(&format!("/memfd:{NAME} (deleted)")));

@@ -1,9 +1,9 @@
 //! Accepts the data connections of a transport: every pair of ranks makes one or more for each channel that both
 //! open.
 //!
-//! The higher rank connects to the listener of the lower one, performs the handshake, and sends its call. A thread at
-//! each listener accepts connections at any time, so that no rank waits for another one that computes, and keeps them
-//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `dial`.
+//! The higher rank connects to the listener of the lower one, performs the handshake, and sends its call. A thread at each
+//! listener accepts connections at any time, so that no rank waits for a computing rank, and keeps them until this rank opens
+//! the channel. It sleeps while no connection arrives. The connecting side is in `dial`.
 //!
 //! ```text
 //! both              handshake, as in `handshake`

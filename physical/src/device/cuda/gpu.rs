@@ -270,7 +270,7 @@ impl Gpu {
     /// Waits until the work of all streams is done, or until `at_most` has passed.
     pub(super) fn wait(&self, at_most: Duration) {
         let begun = Instant::now();
-        // They are waited for, and dropped, while the list is free.
+        // They are waited for, and dropped, while the list is unlocked.
         let streams: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
         for stream in streams {
             stream.wait(at_most.saturating_sub(begun.elapsed()));

@@ -121,7 +121,7 @@ fn scale_f64_kernel<S: Set>(_: S, factor: f64, to: &mut [f64]) {
     }
 }
 
-/// Numbers that are looked at before any of them is written: most blocks have no NaN, and stay clean in the cache.
+/// Numbers that are checked before any of them is written: most blocks contain no NaN, and stay clean in the cache.
 const BLOCK: usize = 512;
 
 #[inline(always)]

@@ -38,7 +38,7 @@ pub(super) struct Agreement {
     coming: Vec<(usize, Ticket)>,
     /// Messages that are under way.
     going: Vec<Ticket>,
-    /// Number of messages that have come.
+    /// Number of messages that have arrived.
     come: u64,
     is_known: bool,
 }
@@ -148,7 +148,7 @@ impl Agreement {
         self.coming.iter().map(|(rank, _)| *rank).collect()
     }
 
-    /// Returns the number of messages that have come.
+    /// Returns the number of messages that have arrived.
     pub(super) fn come(&self) -> u64 {
         self.come
     }

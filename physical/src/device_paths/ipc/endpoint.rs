@@ -33,7 +33,7 @@ struct RunningOperation {
     prepared: Option<PreparedStep>,
     /// Outcome of the agreement, until the operation has its turn.
     agreed: Option<Agreed>,
-    /// Its place at the meeting, until all ranks of this process have come to it, and it is enqueued.
+    /// Its place in the joint enqueue, until all ranks of this process have reached the operation, and it is enqueued.
     attendance: Option<Attendance>,
     bytes: usize,
 }

@@ -33,18 +33,18 @@ static ALL: Mutex<Vec<(u64, Weak<JointEnqueue>)>> = Mutex::new(Vec::new());
 /// Ranks of one endpoint that are threads of this process.
 pub(super) struct JointEnqueue {
     ranks: Vec<usize>,
-    /// Operations that some ranks have come to, by their numbers in the order of all.
+    /// Operations that some ranks have reached, by their numbers in the order of all operations.
     open: Mutex<HashMap<u64, Vec<Participant>>>,
 }
 
-/// Place of a rank that has come.
+/// Place of a rank that has reached the operation.
 struct Participant {
     rank: usize,
     part: RankStep,
     answer: JointOutcome,
 }
 
-/// Answer to a rank that has come: the outcome, once its part is enqueued.
+/// Answer to a rank that has reached the operation: the outcome, once its part is enqueued.
 struct JointOutcome {
     outcome: Arc<Mutex<Option<Result<()>>>>,
     bell: Arc<dyn Bell>,
@@ -121,7 +121,7 @@ fn enqueue(mut participants: Vec<Participant>) {
     }
 }
 
-/// Rank that has come to an operation. It leaves when this is dropped, unless the operation was enqueued.
+/// Rank that has reached an operation. It leaves when this is dropped, unless the operation was enqueued.
 pub(super) struct Participation {
     meeting: Arc<JointEnqueue>,
     number: u64,
@@ -163,7 +163,7 @@ impl Drop for Participation {
 
 impl Participation {
     /// Waits until another thread has enqueued this rank's part, which it is doing: the next operation counts its steps from
-    /// there. Should the driver hold it up, the streams will not come to the next one either.
+    /// there. If the driver blocks that thread, the streams will not reach the next operation either.
     fn wait(&self) {
         let mut waited = Stopwatch::start();
         while lock(&self.outcome).is_none() && waited.elapsed() < LIMIT {

@@ -34,7 +34,7 @@ pub(super) fn reads_what_is_written(trial: Trial) -> bool {
 }
 
 pub(super) fn rings_when_all_is_done(trial: Trial) -> bool {
-    // Without a look at it before, which would wait for a bell, too.
+    // Without a check of it before, which would also wait for a bell.
     let x = Buffer::from_slice_on(&gpu().queue().unwrap(), &[1.0f32; LEN]).unwrap();
     scale(&x, trial.by);
     let event = x.queue().device().unwrap().record();

@@ -129,7 +129,7 @@ fn end_wrong() -> ! {
     std::process::exit(1)
 }
 
-/// Returns the output of a place's process if nothing was wrong without its waits, or something with them.
+/// Returns the output of a place's process if results are right without the waits, or wrong with them.
 fn unnoticed(place: SyncPoint) -> Option<String> {
     let mut command = Command::new(env::current_exe().unwrap());
     let test = "device_paths::missing_sync::goes_wrong_without_a_wait";

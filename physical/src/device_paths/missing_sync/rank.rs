@@ -33,7 +33,7 @@ pub(super) fn scale(buffer: &Buffer, by: f32) {
     buffer.write_all().unwrap().scale(f64::from(by)).unwrap();
 }
 
-/// Copies a buffer to another one, in the order of the second one's queue.
+/// Copies a buffer to another, in the order of the queue of the destination.
 pub(super) fn copy(from: &Buffer, to: &Buffer) {
     to.write_all().unwrap().copy_from(&from.read_all().unwrap()).unwrap();
 }

@@ -61,7 +61,7 @@ impl Comparison {
     }
 }
 
-/// Point to which a comparison has come.
+/// Progress of a comparison.
 pub(super) enum Compared {
     /// It has a further round.
     Next(Comparison),

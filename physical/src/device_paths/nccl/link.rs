@@ -50,7 +50,7 @@ pub(super) struct NcclWork {
 #[derive(Default)]
 struct Seen {
     is_done: bool,
-    /// Time since it was seen to have begun.
+    /// Time since the beginning of the work was detected.
     begun: Option<Stopwatch>,
     /// Time since the driver and NCCL have last answered.
     answered: Option<Stopwatch>,
@@ -58,7 +58,7 @@ struct Seen {
     trouble: Option<Error>,
     /// Time since a rank is known to have failed.
     condemned: Option<Stopwatch>,
-    /// True if the work was seen not to be done after that.
+    /// True if the work was found unfinished after that failure.
     is_unfinished: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct SharedCommunicator {
     left_over: Arc<Mutex<Option<Vec<Span>>>>,
     health: Arc<Health>,
     bell: Arc<dyn Bell>,
-    /// Longest time that work may take once the device has come to it.
+    /// Longest time that work may take once the device has reached it.
     limit: Duration,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct NcclOperation {
     pub(super) stage: CollectiveStage,
 }
 
-/// Point to which a collective has come.
+/// Progress of a collective.
 pub(super) enum CollectiveStage {
     Queued,
     /// Its ranks compare their calls.
@@ -41,7 +41,7 @@ pub(super) enum CollectiveStage {
     Enqueued,
 }
 
-/// Outcome of a look at the first collective.
+/// Outcome of a check of the first collective.
 pub(super) enum CollectiveStep {
     /// It waits for a control message.
     Waits,

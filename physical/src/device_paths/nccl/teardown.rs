@@ -1,6 +1,6 @@
 //! Teardown: threads on which NCCL ends communicators, each for one.
 //!
-//! An abort waits until the device has come to NCCL's work, and a communicator is not destroyed before the other ranks of its
+//! An abort waits until the device has reached the NCCL work, and a communicator is not destroyed before the other ranks of its
 //! host have closed their connections to it. So an endpoint, and the end of the process, wait only for a limited time: such a
 //! thread may be inside the driver.
 

@@ -4,7 +4,7 @@ use super::agenda::Nanoseconds;
 use super::{Pause, ScheduledEvent, SimulatedWorld, Simulator};
 use std::mem;
 
-/// Time after which a rank checks an announcement of another one to all: more may have arrived by then.
+/// Time after which a rank checks an announcement to all ranks: more may have arrived by then.
 const NEWS: Nanoseconds = 1_000_000;
 
 impl Simulator {

@@ -184,7 +184,7 @@ impl SimulatedWorld {
         self.arm(number);
     }
 
-    /// Puts the end of a thread's wait on the agenda, unless that has an earlier look at it.
+    /// Puts the end of a thread's wait on the agenda, unless the agenda has an earlier check of the thread.
     fn arm(&mut self, number: ThreadNumber) {
         let thread = &mut self.threads[number];
         if thread.until <= self.now {

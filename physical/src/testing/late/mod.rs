@@ -27,7 +27,7 @@ use std::time::Duration;
 /// A kind of waiting that is left out, to see that it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Omission {
-    /// The wait of a queue for another one: the first, the second, …, counted from 0.
+    /// The wait of a queue for another queue, by its number, counted from 0.
     QueueWait(u64),
     /// All waits of the host: whatever was enqueued passes for done.
     HostWaits,

@@ -184,7 +184,7 @@ impl SimulatedJobOptions {
         self.pace.slowness(ranks)
     }
 
-    /// Checks that there can be such a cluster, before anything is simulated.
+    /// Checks that the cluster is possible, before any simulation.
     ///
     /// # Errors
     /// The reason why the cluster is impossible, in one line.
@@ -193,7 +193,7 @@ impl SimulatedJobOptions {
         self.slowness(point.ranks).map(drop)
     }
 
-    /// Checks that --link, if there is one, counts for something.
+    /// Checks that --link has an effect, if it is given.
     ///
     /// # Errors
     /// As [`SimulatedJobOptions::check_link_counts`].
@@ -260,7 +260,7 @@ impl SimulatedJobOptions {
 }
 
 impl SimulatedJob<'_> {
-    /// Returns true if something is drawn of how long steps take.
+    /// Returns true if the time of steps is partly random.
     pub(in crate::program) fn varies(&self, point: &ClusterPoint) -> bool {
         let SimulatedJobOptions { pace, link, intra, shape, .. } = self.options;
         let in_topology = point.topology.as_ref().is_some_and(|topology| topology.varies());

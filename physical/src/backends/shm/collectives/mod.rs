@@ -44,7 +44,7 @@ use std::sync::Arc;
 const POLLS: usize = 200;
 /// Number of times that a small operation yields its core if ranks outnumber cores, with one poll after each.
 const YIELDS: usize = 8;
-/// Number of immediate operations from one look at the cores of the peers to the next.
+/// Number of immediate operations from one check of the cores of the peers to the next.
 const LOOKS: u32 = 32;
 /// Operations that may complete in one call.
 const IMMEDIATE: [OperationKind; 3] =

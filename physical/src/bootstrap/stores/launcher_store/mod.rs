@@ -2,7 +2,7 @@
 //! Intel MPI, MVAPICH and `srun --mpi=pmi2`, PMIx of Open MPI, PRRTE and `srun --mpi=pmix`.
 //!
 //! ```text
-//! every rank but 0   writes its card
+//! every rank but 0   writes its entry
 //! all ranks          a fence, after which what was written before can be read
 //! rank 0             reads the cards, listens at an address that all reach, and writes the announcement
 //! all ranks          a fence
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Fence after which the cards can be read, and the one after which the announcement can.
+/// Fence after which the entries can be read, and the fence after which the announcement can be read.
 const CARDS: u32 = 1;
 const ANNOUNCEMENT: u32 = 2;
 

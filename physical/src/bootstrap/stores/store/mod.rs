@@ -2,7 +2,7 @@
 //! address and writes it to the store, so that users need not choose a port.
 //!
 //! ```text
-//! hexagram/rank/R       card = PRESENT:u32 network:text addresses:136     rank R, for rank 0, which removes it
+//! hexagram/rank/R       entry = PRESENT:u32 network:text addresses:136     rank R, for rank 0, which removes it
 //!                            | FAILED:u32 reason:text                     rank R does not join
 //! hexagram/rank/0       name:text, as an error gives it                   rank 0, which removes it, to find another one
 //! hexagram/rendezvous   announcement, as in `announcement`                rank 0, which removes it once all have joined
@@ -37,9 +37,9 @@ pub(crate) const LATE: Duration = Duration::from_secs(10);
 const EARLY: Duration = Duration::from_millis(500);
 /// Remedy for a missing rank.
 const ABSENT: &str = "check that that rank has started, and that the store is reachable";
-/// Kind of the card of a rank that is present.
+/// Kind of the entry of a rank that is present.
 const PRESENT: usize = 0;
-/// Kind of the card of a rank that does not join.
+/// Kind of the entry of a rank that does not join.
 const FAILED: usize = 1;
 
 /// Key-value store that all ranks of a job reach, for [`World::join_through`](crate::World::join_through). While its
@@ -141,7 +141,7 @@ impl StoreMeeting<'_> {
         }
     }
 
-    /// Notifies the others that this rank does not join. For a rank that has written no card yet.
+    /// Notifies the others that this rank does not join. For a rank that has not yet written its entry.
     pub(crate) fn give_up(&self, error: &Error) {
         let (key, failure) = match self.rank {
             0 => (RENDEZVOUS.to_owned(), announcement::failure(error)),
@@ -151,7 +151,7 @@ impl StoreMeeting<'_> {
         let _ = self.store.put(&key, &failure);
     }
 
-    /// Reads the cards of all other ranks, and removes them. Returns whether all are on this host, and all addresses.
+    /// Reads the entries of all other ranks, and removes them. Returns whether all are on this host, and all addresses.
     fn collect_cards(&self) -> Result<(bool, Vec<IpAddr>)> {
         // The store is called once for each rank.
         let mut waited = Stopwatch::with_gap(self.limit);
@@ -168,7 +168,7 @@ impl StoreMeeting<'_> {
             let (network, reached) = read_card(rank, &bytes)?;
             one_host &= network == here;
             addresses.extend(reached);
-            // A card that stays is equally valid for the next world.
+            // An entry that stays is equally valid for the next world.
             let _ = self.store.remove(&card(rank));
         }
         let _ = self.store.remove(&card(0));
@@ -226,7 +226,7 @@ impl StoreMeeting<'_> {
     }
 }
 
-/// Returns the key of a rank's card.
+/// Returns the key of a rank's entry.
 fn card(rank: usize) -> String {
     format!("hexagram/rank/{rank}")
 }
@@ -239,7 +239,7 @@ fn name_of_leader() -> String {
     format!("pid {} on {} (world {number})", std::process::id(), host.nodename().to_string_lossy())
 }
 
-/// Returns the card of a rank that does not join.
+/// Returns the entry of a rank that does not join.
 fn failed(error: &Error) -> Vec<u8> {
     MessageWriter::default().number(FAILED).text(&error.to_string()).whole()
 }
@@ -249,13 +249,13 @@ fn network() -> String {
     format!("{} {}", boot().trim(), network_namespace())
 }
 
-/// Returns the card of this process.
+/// Returns the entry of this process.
 fn present() -> Vec<u8> {
     let addresses = reachable::to_bytes(&reachable::own());
     MessageWriter::default().number(PRESENT).text(&network()).blob(&addresses).whole()
 }
 
-/// Decodes the card of a rank: its network, and the addresses of its host.
+/// Decodes the entry of a rank: its network, and the addresses of its host.
 fn read_card(rank: usize, card: &[u8]) -> Result<(String, Vec<IpAddr>)> {
     let parse = || -> io::Result<Result<(String, Vec<IpAddr>)>> {
         let mut message = MessageReader::receive(&mut &*card)?;

@@ -4,7 +4,7 @@ use cudarc::driver::sys::{CUctx_st, CUevent_st, CUfunc_st, CUmemPoolHandle_st, C
 use std::fmt;
 use std::ptr::null_mut;
 
-/// Handle of something that the driver made.
+/// Handle of an object of the driver.
 #[repr(transparent)]
 pub(crate) struct Handle<T>(pub(crate) *mut T);
 

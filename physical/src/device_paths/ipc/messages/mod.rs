@@ -43,7 +43,7 @@ struct Sending {
     bytes: usize,
 }
 
-/// Point to which a receive has come.
+/// Progress of a receive.
 enum ReceiveStage {
     /// Its message was not announced.
     Expecting(PendingNumbers),
@@ -169,7 +169,7 @@ impl IpcEndpoint {
         self.finish_messages(state) || has_answered || has_sent || has_heard || has_taken
     }
 
-    /// Replies to announcements that have come.
+    /// Replies to announcements that have arrived.
     fn answer_announcements(&self, state: &mut EndpointState) -> bool {
         let EndpointState { tickets, messages, .. } = state;
         let Messages { receiving, notices, .. } = messages;
@@ -189,7 +189,7 @@ impl IpcEndpoint {
         has_moved
     }
 
-    /// Replies to the announcement of a message, once that has come.
+    /// Replies to the announcement of a message, once it has arrived.
     fn answer(&self, notices: &mut Vec<(usize, PendingNumbers)>, receiving: &mut Receiving) -> Result<bool> {
         let ReceiveStage::Expecting(announcement) = &receiving.stage else { return Ok(false) };
         let Some((from, [bytes, number])) = announcement.take(&*self.transport)? else { return Ok(false) };
@@ -345,8 +345,8 @@ impl IpcEndpoint {
         Ok(true)
     }
 
-    /// Ends all messages after the failure of one, as this rank may wait for another of them first, whose sender waits for
-    /// the one that has failed.
+    /// Ends all messages after the failure of one: this rank may wait first for a message whose sender waits for the failed
+    /// one.
     fn fail_messages(&self, state: &mut EndpointState, error: &Error) {
         let Messages { sending, receiving, .. } = &state.messages;
         let sent = sending.iter().map(|sending| sending.ticket);
