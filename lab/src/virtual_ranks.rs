@@ -30,7 +30,7 @@ fn side_by_side<R: Send + 'static>(
         let work = move || {
             let number = world.rank();
             let outcome = guarded(&world, &*rank);
-            // Fails only if the receiver is gone.
+            // Fails only if the receiver was dropped.
             let _ = results.send((number, outcome));
         };
         runtime::spawn("hexagram-rank", work)?;

@@ -38,7 +38,7 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
 /// [`Error::Usage`] if it is negative or above `most`.
 pub(crate) fn announced(rank: &str, number: i64, most: usize, things: &str) -> Result<usize> {
     usize::try_from(number).ok().filter(|number| *number <= most).ok_or_else(|| {
-        let what = format!("{rank} announces {number} {things}, and {most} is the most");
+        let what = format!("{rank} announces {number} {things}, but the maximum is {most}");
         Error::usage(what, "check that all ranks run the same program")
     })
 }
@@ -78,7 +78,7 @@ mod tests {
         for garbage in [-1, i64::MIN, i64::MAX, 4] {
             let text = announced("rank 0", garbage, 3, "things").unwrap_err().to_string();
             assert!(
-                text.starts_with(&format!("rank 0 announces {garbage} things, and 3 is the most")),
+                text.starts_with(&format!("rank 0 announces {garbage} things, but the maximum is 3")),
                 "{text}"
             );
         }

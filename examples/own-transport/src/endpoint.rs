@@ -144,7 +144,7 @@ impl Transport for Endpoint {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        // Messages sent before a rank left are in the inbox once it has left: one more look finds them.
+        // Messages sent before a rank left are in the inbox once it has left: one more check finds them.
         let has_ended = self.health.has_left(peer) && !self.progress();
         has_ended.then(|| "finished".to_owned())
     }

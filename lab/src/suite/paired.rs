@@ -118,8 +118,8 @@ mod tests {
         assert!((high - 0.5 * 2f64.powf(0.4 * 4.303 / 3f64.sqrt())).abs() < 1e-12);
     }
 
-    /// Each seed has its own level, which the pairs cancel: means of 1, 10 and 100 scatter far more than the two sides
-    /// differ.
+    /// Each seed has its own level, which cancels in pairs: 1, 10 and 100 differ far more between seeds than between the two
+    /// sides.
     #[test]
     fn what_seeds_have_in_common_cancels() {
         assert_eq!(verdict([[0.9, 1.0], [9.1, 10.0], [89.0, 100.0]], 1.0), OrderingVerdict::Holds);

@@ -129,7 +129,7 @@ impl SuiteRecord {
 
     /// Returns the state after the last step.
     pub fn last(&self) -> &TrainingState {
-        // A record has a state after the last step, or of when it ended.
+        // A record has a state after the last step, or at its early end.
         &self.curve[self.curve.len() - 1]
     }
 

@@ -102,7 +102,7 @@ impl Results {
         &self.0
     }
 
-    /// Returns the records of the matrix' seeds: those that only orderings need have others.
+    /// Returns the records with the seeds of the matrix; records that only orderings need have different seeds.
     pub(super) fn of_matrix(&self) -> Self {
         Results(self.0.iter().filter(|record| record.seed < SEEDS).cloned().collect())
     }

@@ -79,7 +79,7 @@ fn climb(first: usize, count: usize, mut loss: impl FnMut(usize) -> f64) -> (usi
         let before = best.0;
         while let Some(at) = best.0.checked_add_signed(step).filter(|at| *at < count) {
             let found = loss(at);
-            // Below a rate that diverges the next may do so, too.
+            // The rate below a diverging one may also diverge.
             let diverges = step < 0 && best.1 == f64::INFINITY;
             if found >= best.1 && !diverges {
                 break;

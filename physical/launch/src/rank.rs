@@ -128,10 +128,10 @@ fn end_by_descriptor(pid: Pid) -> io::Result<RankExit> {
 /// Creates the future of a process's end from SIGCHLD, where processes have no descriptors. The signal is shared by all
 /// children, so that each future checks its own.
 fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
-    // Before the first look, so that no end is missed.
+    // Before the first check, so that no end is missed.
     let mut ends = signal(SignalKind::child())?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    // A process whose state cannot be read is gone.
+    // A process whose state cannot be read has ended.
     let runs = move || matches!(waitid(WaitId::Pid(pid), options), Ok(None) | Err(Errno::INTR));
     Ok(Box::pin(async move { while runs() && ends.recv().await.is_some() {} }))
 }

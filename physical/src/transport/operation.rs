@@ -294,7 +294,7 @@ impl<'a> Operation<'a> {
             self.terms.transport.cancel(ticket);
         }
         self.terms.poison.spread(self.terms.transport.health(), &error);
-        // Not before: a rank whose deadline passes at this moment would take this one for late.
+        // Not before: a rank whose deadline passes at this moment would report this rank as late.
         self.notice = None;
         Poll::Ready(Err(error))
     }

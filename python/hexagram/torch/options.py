@@ -94,7 +94,8 @@ def engine_options(
     own = {
         "optimizer": optimizer if isinstance(optimizer, str) else None,
         "groups": None,
-        # For a GradScaler. If the next forward pass waits for buckets, each is stepped before all are known.
+        # For a GradScaler. If the next forward pass waits for buckets, the optimizer steps on each
+        # bucket before all gradients are known.
         "skip_overflows": options.get("loss_scale") is None and options.get("overlap") != "forward",
         # PyTorch optimizers have their own.
         "learning_rate": rate if optimizer is None or isinstance(optimizer, str) else None,

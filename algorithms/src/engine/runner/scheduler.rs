@@ -34,7 +34,7 @@ impl Scheduler {
         let run = async move || match open().await {
             Err(error) => drop(started.send(Err(error))),
             Ok((comm, hierarchy)) => {
-                // The caller waits for this answer, or is gone.
+                // The caller waits for this answer, or has ended.
                 let _ = started.send(Ok(comm.bell()));
                 let reported = outgoing.clone();
                 let runner = HookRunner::new(comm, hierarchy, streams, outgoing);

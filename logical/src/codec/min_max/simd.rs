@@ -90,7 +90,7 @@ fn range_kernel<S: Set>(_: S, from: &[f32]) -> Option<Range> {
     last[..rest.len()].copy_from_slice(rest);
     extend(&mut all, &last);
     let (min, max, sum) = all;
-    // NaN stays in a sum, and so does infinity, or becomes NaN; a sum may overflow without.
+    // A NaN stays in a sum, infinity stays or becomes NaN, and a sum may overflow without either.
     if !fold(sum, |x, y| x + y).is_finite() && !from.iter().all(|x| x.is_finite()) {
         return None;
     }

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn pieces_are_added_in_lanes() {
-        // Beside 2²⁴ + 1 half of the last place of f64 is lost, but two of them are not, if they are added first.
+        // Next to 2²⁴ + 1, half of the last place of f64 is lost, but two of them are not, if they are added first.
         let mut x = vec![0.0f32; 4 * PIECE];
         x[0] = 16_777_216.0;
         x[1] = 1.0;

@@ -116,7 +116,7 @@ impl Leader {
         for (position, other) in (1..).zip(self.others.values_mut()) {
             let line = format!("start {} {position} {nodes} {address} {text:032x} {why}", self.restart);
             other.is_running = true;
-            // If it is gone, its ranks will be missing, and the job fails and starts again.
+            // If it has ended, its ranks will be missing, and the job fails and starts again.
             other.writer.send(&line);
         }
         let node = Node { number: 0, nodes, least: nodes, address, secret: self.node.secret.clone() };
@@ -377,7 +377,7 @@ async fn accept(
             Ok((stream, _)) => {
                 let (secret, events) = (secret.clone(), events.clone());
                 tokio::spawn(async move {
-                    // An error is that of a stranger, or of a launcher that reports different secrets itself.
+                    // An error comes from an unrelated process, or from a launcher that itself reports the different secret.
                     let Ok((mut lines, writer)) = answer(stream, secret).await else { return };
                     let join = timeout(HANDSHAKE, lines.next()).await;
                     drop(stranger);

@@ -97,7 +97,7 @@ impl<H> RequestSet<H> {
 
     /// Removes the requests that are complete. Returns true if none is left.
     pub(super) fn settle(&mut self) -> bool {
-        // A failed request is not known to have ended, so that its memory stays.
+        // A failed request may not have ended, so its memory is kept.
         while let Ok(Some(_)) = self.test() {}
         self.requests.is_empty()
     }

@@ -186,7 +186,7 @@ mod tests {
             }
             assert!(!outbox.flush(&mut link, |_| panic!("nothing was written")).unwrap());
             outbox.cancel(tickets[0], committed);
-            // Behind the first frame only if that is still there.
+            // After the first frame only if that has not left.
             outbox.cancel(tickets[1], committed);
             link.open = true;
             outbox.flush(&mut link, |_| {}).unwrap();

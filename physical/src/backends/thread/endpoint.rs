@@ -180,7 +180,7 @@ impl Transport for ThreadEndpoint {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        // A message put before leaving was put before `left` was set, so one more look finds it.
+        // A message put before leaving was put before `left` was set, so one more check finds it.
         let ended = self.health.has_left(peer) && !self.progress();
         ended.then(|| "finished".to_owned())
     }

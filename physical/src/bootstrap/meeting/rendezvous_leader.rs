@@ -35,7 +35,7 @@ pub(crate) fn lead(
 ) -> Result<(PeerTable, ControlStreams)> {
     let (bytes, file) = secret.for_rank_0()?;
     let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
-    // Removed before the listener closes: the address makes the file ours.
+    // Removed before the listener closes: the file belongs to the rank that listens at the address.
     let _file = file;
     let mut registry = JoinedRanks::new(mine, reach)?;
     let mut waited = Stopwatch::with_gap(2 * LOOK);

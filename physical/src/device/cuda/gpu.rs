@@ -359,11 +359,11 @@ impl Drop for Gpu {
             self.clock.destroy();
             self.free_kept();
             if let Some(pool) = self.pool {
-                // SAFETY: the driver made it, and all of its memory was freed, even if that is still to happen.
+                // SAFETY: the driver made it, and the free of all its memory is at least enqueued.
                 unsafe { sys::cuMemPoolDestroy(pool.0) };
             }
         }
-        // SAFETY: it was retained once, and all that was made in it is gone.
+        // SAFETY: it was retained once, and all objects in it are destroyed.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }

@@ -221,7 +221,7 @@ impl PinnedPage {
 impl Drop for PinnedPage {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.enter() {
-            // SAFETY: it was pinned once, and no work uses it any more.
+            // SAFETY: it was pinned once, and no work uses it.
             unsafe { sys::cuMemHostUnregister(self.host.as_ptr().cast()) };
         }
     }

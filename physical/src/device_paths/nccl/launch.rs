@@ -44,7 +44,7 @@ impl NcclPath {
                 return Err(failure.into_error(own.device()));
             }
         }
-        // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
+        // From now on: NCCL enqueues on its own thread, and the device is not idle meanwhile.
         let flight = link.watch(operation.label, stream.record())?;
         Ok(NcclLaunch { link, flight })
     }

@@ -26,7 +26,7 @@ use std::path::Path;
 /// Number of seeds between two reports of progress on standard error.
 const OFTEN: u64 = 1000;
 
-/// Algorithm that is trained with while the faults of a file happen, if none is named.
+/// Default algorithm of a training with the faults of a file.
 const OF_FILES: &str = "gradient-allreduce";
 
 /// Options without a meaning here: the search has its own small clusters, models and steps.

@@ -270,7 +270,7 @@ impl<S: Vectors> LevelRounding<S> {
         let set = self.set;
         let x = set.bits(set.floats(*x));
         let scaled = set.product(set.with_bits(set.and(x, self.number)), self.scale);
-        // Even of NaN this makes a number that an integer can hold.
+        // Even NaN becomes a number that an integer can hold.
         let fixed = set.truncated(set.smaller(scaled, self.limit));
         let state = set.multiply(self.start, set.words([POWERS[row]; LANES]));
         let state = set.add(state, set.words([OFFSETS[row]; LANES]));

@@ -110,7 +110,7 @@ pub(super) fn program(
     let mut arguments: Vec<Argument> = Some(factor).into_iter().collect();
     arguments.retain(|_| op == ReduceOp::Mean && dtype.is_float());
     let [direct, by_table] = entries(op, dtype);
-    // Bits are combined as bytes, whatever integers they are of.
+    // Bits are combined as bytes, for integers of any width.
     let bytes = (DType::U8, elements * dtype.size());
     let (dtype, elements) = if op.of(dtype).is_bitwise() { bytes } else { (dtype, elements) };
     let len = Argument::U64(elements as u64);
