@@ -16,7 +16,7 @@ pub(super) struct RunReport {
     pub(super) trigram: char,
     /// Name of the model.
     pub(super) model: String,
-    /// Device as it was chosen: `auto` may be either.
+    /// Chosen device: `auto` may be either.
     pub(super) device: String,
     /// Name of the optimizer.
     pub(super) optimizer: String,

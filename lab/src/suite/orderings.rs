@@ -118,7 +118,7 @@ pub fn places() -> BTreeSet<MatrixCell> {
 const EQUAL: &str = "equal";
 /// Name of the partition by label in which data differ most.
 pub(super) const SKEWED: &str = "dirichlet(0.1)";
-/// Accuracy on the digits that counts as learned, up to which bytes and seconds are counted.
+/// Target accuracy on the digits: bytes and seconds are counted until it is reached.
 pub(super) const LEARNED: f64 = 0.9;
 
 /// Creates a claim that `better` has less of a quantity than `worse` on the digits, with equal data on 8 ranks.

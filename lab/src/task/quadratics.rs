@@ -13,7 +13,7 @@ use hexagram::{Error, Parameter, Result};
 
 /// Number of labels.
 const LABELS: usize = 10;
-/// Shapes of the parameters: a matrix, for algorithms that look at matrices, and a vector.
+/// Shapes of the parameters: a matrix, for algorithms that treat matrices differently, and a vector.
 const SHAPES: [(&str, [usize; 2]); 2] = [("matrix", [12, 8]), ("vector", [1, 24])];
 /// Number of elements of all parameters.
 const ELEMENTS: usize = 12 * 8 + 24;

@@ -41,7 +41,7 @@ fn fields(message: &MessageWriter) -> Vec<u8> {
     message.whole().split_off(LENGTH)
 }
 
-/// Returns a table of `infos` below the number of ranks for which its reader looks.
+/// Returns a table of `infos`, after the number of ranks that its reader expects.
 fn table(size: u8, infos: &[PeerInfo]) -> Vec<u8> {
     [vec![size], fields(&PeerTable::write(infos, &JOB, MessageWriter::default()))].concat()
 }

@@ -1,4 +1,4 @@
-//! Bandwidths up to which an algorithm pays: bisection tries few of a fixed row of them.
+//! Bandwidths up to which an algorithm pays: bisection tries a few values of a fixed series.
 
 use super::advice::Border;
 use super::candidate::{Candidate, at_least};

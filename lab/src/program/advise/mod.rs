@@ -1,4 +1,5 @@
-//! `advise`: the algorithms that pay for a model on a cluster, up to which bandwidth, and their errors in the suite.
+//! `advise`: the algorithms that pay for a model on a cluster, the bandwidths up to which they pay, and their errors in the
+//! suite.
 //!
 //! `candidate` has the algorithms to compare, `ladder` the bandwidths to try, `advice` the figures and
 //! recommendations. `verdict` puts these in sentences, `report` writes the table and the JSON, `present` measures and

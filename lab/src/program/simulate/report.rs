@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// Figures of one algorithm on one cluster.
 #[derive(Debug, Clone)]
 pub(in crate::program) struct ReportRow {
-    /// Algorithm as it was asked for.
+    /// Algorithm in the requested spelling.
     pub(in crate::program) algorithm: String,
     /// Algorithm as it was simulated: without its warm-up.
     pub(in crate::program) simulated: String,

@@ -86,8 +86,7 @@ fn training(record: &SuiteRecord) -> (MatrixCell, u64) {
 /// Folder of the page.
 struct PageFolder {
     folder: PathBuf,
-    /// Number of trainings of the whole suite that lack, where the page of the documentation is therefore left as it
-    /// is.
+    /// Number of missing trainings of the whole suite, if the page of the documentation is unchanged because of them.
     lacking: usize,
 }
 

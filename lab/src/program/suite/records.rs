@@ -54,7 +54,7 @@ impl RecordFile {
     /// Removes all records but those that `keep` returns true for.
     ///
     /// # Errors
-    /// [`Error::System`] if the file cannot be replaced; it is then as it was.
+    /// [`Error::System`] if the file cannot be replaced; it is then unchanged.
     pub(super) fn retain(&mut self, keep: impl Fn(&SuiteRecord) -> bool) -> Result<()> {
         self.records.retain(keep);
         let write = |out: &mut dyn Write| {

@@ -11,8 +11,8 @@ static TOP_K: Module = Module { name: "top_k", code: Code::Packed(hexagram_ptx::
 /// Longest chunk that gets one thread block even if there are few chunks; for longer ones, several launches are
 /// faster.
 const SHORT: usize = 1 << 13;
-/// Elements of a longer chunk, per chunk, up to which each still gets one block. A block reads its chunk five times,
-/// whereas few blocks leave most of a device idle. This is an estimate without a GPU measurement.
+/// A longer chunk still gets a single block if it has at most this number of elements times the number of chunks. A block reads
+/// its chunk five times, whereas few blocks leave most of a device idle. This is an estimate without a GPU measurement.
 const EACH: usize = 1 << 12;
 
 /// Elements of a tile: `TILE` words of 32 marks.

@@ -71,7 +71,7 @@ impl Machines {
         }
     }
 
-    /// Returns the reason, once the ranks of another machine have not succeeded, so that those of this one have to end.
+    /// Returns the reason for the end of the ranks of this machine, once ranks of another machine have failed.
     pub(super) async fn trouble(&mut self) -> String {
         match self {
             Machines::Alone { .. } => std::future::pending().await,

@@ -219,7 +219,7 @@ impl Dial<'_> {
             Err(Error::setup(what, remedy))
         };
         loop {
-            // Checked before the look: a peer that has left has connected before.
+            // Read before the check for connections: a peer that has left has connected before.
             let left = health.has_left(*peer);
             let found = look(TICK, &mut waited).map_err(|cause| {
                 let remedy = self.remedy(&cause);

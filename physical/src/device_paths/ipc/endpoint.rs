@@ -167,8 +167,8 @@ impl IpcEndpoint {
         self.finish(state) || has_message_moved || has_moved
     }
 
-    /// Brings the operation whose turn it is to the meeting, or ends the turn of one that is enqueued. Returns the operation
-    /// and its outcome; `None` if it has neither moved nor ended.
+    /// Passes the next operation to the joint enqueue, or ends the turn of an enqueued one. Returns the operation and its
+    /// outcome; `None` if it has neither moved nor ended.
     fn take_turns(&self, state: &mut EndpointState) -> Option<(usize, Result<()>)> {
         let is_next =
             |running: &RunningOperation| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());

@@ -27,7 +27,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_micros(100);
 
-/// Meetings of this process, each by a number that all its ranks know.
+/// Groups of ranks of this process that enqueue together, by a number that all ranks of the group have.
 static ALL: Mutex<Vec<(u64, Weak<JointEnqueue>)>> = Mutex::new(Vec::new());
 
 /// Ranks of one endpoint that are threads of this process.
@@ -70,7 +70,7 @@ impl Drop for JointOutcome {
 }
 
 impl JointEnqueue {
-    /// Returns the meeting of these ranks, which they all know by `number`.
+    /// Returns the group of these ranks, which all of them identify by `number`.
     pub(super) fn of(number: u64, ranks: Vec<usize>) -> Arc<Self> {
         let mut all = lock(&ALL);
         all.retain(|(_, meeting)| meeting.strong_count() > 0);

@@ -37,7 +37,7 @@ pub(super) struct OperationInFlight {
 
 /// Progress of an operation.
 struct OperationProgress {
-    /// Words that it waits for when they last changed.
+    /// The awaited words, as read at their last change.
     words: Vec<u32>,
     since: Stopwatch,
     /// Time since the failure.

@@ -20,10 +20,10 @@ use crate::memory::hash::{START, of_bytes};
 use crate::transport::Transport;
 use crate::transport::TransportKind;
 
-/// Ranks up to which each reads the memory of all others.
+/// Maximum number of ranks that read each other's memory.
 const MOST_RANKS: usize = 64;
 
-/// GPUs whose identities a rank sends: those that its own reaches.
+/// Maximum number of GPU identities that a rank sends: those of the GPUs that its own GPU reaches.
 const MOST_GPUS: usize = 16;
 
 /// Identity of a GPU, equal in all processes.
