@@ -144,7 +144,8 @@ impl NumberedCommunicator {
 fn sum(ranks: u64, values: &mut [f64]) -> Result<()> {
     let Some(comm) = OPEN.with_borrow(|all| all.get(&ranks).and_then(Weak::upgrade)) else {
         bail!(
-            "the layer of this pass was dropped, or belongs to a different thread; keep it, and run the backward pass on the thread of the forward pass"
+            "the layer of this pass was dropped, or belongs to a different thread; keep it, and run the \
+             backward pass on the thread of the forward pass"
         );
     };
     comm.blocking().all_reduce(values, ReduceOp::Sum).map_err(candle_core::Error::wrap)

@@ -80,8 +80,8 @@ impl Checkpoint<'_> {
         self.0.load_state(record, Saver::SameRank)
     }
 
-    /// Restores a state of a different number of ranks, from which the fields of the algorithm have been removed that do
-    /// not survive: these begin anew.
+    /// Restores a state of a different number of ranks. Fields of the algorithm that cannot be kept were removed from it, and
+    /// begin anew.
     pub(crate) fn load_resized(&mut self, record: Record) -> Result<()> {
         self.0.load_state(Ok(record), Saver::OtherRanks)
     }

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn labels_lie_beside_points_and_each_other_or_not_at_all() {
         let panel = Area { left: 0.0, top: 0.0, right: 200.0, bottom: 200.0 };
-        // In the middle, twice; in the upper right corner; and a heap.
+        // Two points in the middle, one in the upper right corner, and a dense group.
         let mut points = vec![((100.0, 100.0), 1), ((100.0, 100.0), 2), ((199.0, 1.0), 2)];
         points.extend((0..40).map(|at| ((30.0 + f64::from(at % 7), 150.0 + f64::from(at / 7)), 2)));
         let labels = placed(&points.iter().copied().map(Some).collect::<Vec<_>>(), panel);

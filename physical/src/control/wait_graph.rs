@@ -11,9 +11,9 @@ use crate::transport::message::Label;
 use crate::transport::tag::Tag;
 use std::collections::HashMap;
 
-/// Number of waits that one rank publishes; of more, the oldest.
+/// Maximum number of waits that one rank publishes: the oldest ones.
 const MOST_WAITS: usize = 32;
-/// Ranks that one wait or answer names; of more, the lowest.
+/// Maximum number of ranks that one wait or answer names: the lowest ones.
 const MOST_RANKS: usize = 64;
 
 /// A rank for which others wait.

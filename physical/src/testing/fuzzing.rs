@@ -155,7 +155,7 @@ pub(crate) mod tests {
             for input in corpus(&fuzz, name) {
                 let mut child = input.clone();
                 for generation in 0..CHILDREN {
-                    // Occasionally from the parent again, or children would drift away from it.
+                    // Occasionally restarts from the parent, so that children do not differ from it too much.
                     child = numbers.change(if generation % 8 == 0 { &input } else { &child });
                     child.truncate(1 << 14);
                     decode(&child);

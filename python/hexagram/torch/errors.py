@@ -2,7 +2,7 @@
 
 The native layer numbers the members of each group from 0. An error that reaches the program names ranks as
 `torch.distributed.get_rank()` returns them, and its text has both numbers if they differ. The text of a timeout begins
-like that of PyTorch's own backends, for which programs search.
+like that of the PyTorch backends, because programs search for it.
 
 Waits in Python, and a backward pass under DDP, raise the exception itself. If the C++ code of PyTorch waits through a
 future, it raises a `RuntimeError` with the text; `original` returns the exception behind it:

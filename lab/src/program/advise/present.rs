@@ -129,7 +129,7 @@ impl Present {
         // A message is sent and received.
         let latency_s = (round_s / 2.0 - 2.0 * message_s).max(0.0);
         let latency = Duration::from_nanos((latency_s * 1e7).round() as u64 * 100);
-        // To a kilobyte a second.
+        // Rounded to a kilobyte per second.
         let link = LinkSpec::new((bytes_s / 1e3).round().max(1.0) * 1e3, latency);
         Ok(Present { link, rates, local_s: local.step_s })
     }

@@ -12,11 +12,11 @@
 //! after every rank has published round k + 1, which a rank does when it has read all that it needs of round k. So no
 //! rank writes a slot that another rank still reads.
 //!
-//! A rank that abandons an operation breaks this order: it may immediately write its slot, and all memory that others
-//! read. So it withdraws first ([`ControlBlock::withdraw`]), and a rank that has read checks for that last
-//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads
-//! guarantee that a rank that has read a late write finds the withdrawal. As results are passed on to other ranks,
-//! every counter is published behind such a fence as well.
+//! A rank that abandons an operation breaks this order: it may immediately write its slot, and all memory that others read. So
+//! it withdraws first ([`ControlBlock::withdraw`]), and a reading rank checks for a withdrawal after its last read
+//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads guarantee that a
+//! rank that has read a late write finds the withdrawal. As results are passed on to other ranks, every counter is published
+//! behind such a fence as well.
 
 use super::atomic::SharedAtomic;
 use super::bytes::SharedBytes;

@@ -28,7 +28,7 @@ pub(crate) struct TcpParking {
     sockets: Vec<Rc<Readiness>>,
     /// Doorbell that `epoll` watches, kept alive for it.
     _bell: Arc<Doorbell>,
-    /// Set if the bell rang outside of a park, which it then ends.
+    /// Set if the bell rang outside of a park; it then ends the next park.
     rung: bool,
 }
 

@@ -140,9 +140,8 @@ impl Gpu {
         Ok(pool)
     }
 
-    /// Makes the context current on this thread until the value is dropped. Also allows this thread calls that graph
-    /// captures of other libraries cannot see. Otherwise the driver refuses these calls, and invalidates the
-    /// captures.
+    /// Makes the context current on this thread until the value is dropped. Also permits calls on this thread that are not part
+    /// of the graph captures of other libraries. Otherwise the driver refuses these calls, and invalidates the captures.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.

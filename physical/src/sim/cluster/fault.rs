@@ -48,7 +48,7 @@ pub enum FaultKind {
     RankResumes(usize),
     /// A host disappears with all its ranks, without notification.
     HostDies(usize),
-    /// No message gets from some hosts to others.
+    /// Messages from some hosts to others are blocked.
     Cut(Cut),
     /// All cuts are whole again.
     Heal,

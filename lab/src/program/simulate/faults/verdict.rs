@@ -37,7 +37,7 @@ fn blame(plan: &FaultPlan, rank: usize, end: &Ended<()>) -> Option<String> {
         return Some(format!("rank {rank} failed at {at:?} although nothing was wrong: {error}\n"));
     }
     let is_right = match error {
-        // The error of a rank that gave up is the rank for which it waited.
+        // If a rank gave up, its error names the rank for which it waited.
         Error::PeerFailed { culprit, cause, .. } if !cause.starts_with("gave up") => {
             plan.excuses(rank, culprit.rank, at)
         }

@@ -149,7 +149,7 @@ impl FailureWatch for Nothing {
 pub(crate) struct WatchedWork {
     watch: Arc<dyn FailureWatch>,
     pending: Arc<PendingFailure>,
-    /// Keeps the device, whose sweeper looks.
+    /// Keeps the device alive, whose sweeper polls the watch.
     _stream: Arc<dyn Send + Sync>,
 }
 

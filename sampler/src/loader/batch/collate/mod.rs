@@ -67,7 +67,7 @@ pub enum Misfit {
     Length { found: usize, first: usize },
     /// A map that lacks a key of the first, or has an additional one.
     Key { key: String, missing: bool },
-    /// Arrays with too many dimensions to add that of the batch.
+    /// Arrays with too many dimensions to add the batch dimension.
     Dimensions { found: Shape },
 }
 
