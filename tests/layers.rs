@@ -188,7 +188,7 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<String>) {
 /// Returns the paths that a file names outside of its tests, and those that it exports under their last words.
 fn paths(text: &str) -> [Vec<String>; 2] {
     let [mut used, mut exported] = [Vec::new(), Vec::new()];
-    let text = text.split("mod tests {").next().unwrap().replace("in crate::", "");
+    let text = text.split("mod tests {").next().unwrap();
     let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
     for statement in code.join(" ").split(';') {
         let (before, tree) = statement.rsplit_once("use ").unwrap_or((statement, ""));
@@ -267,6 +267,16 @@ fn largest_circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> 
         found.iter().copied().filter(|module| reached[module].contains(from)).collect()
     });
     circles.max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// `pub(super)` and `pub(crate)` suffice. A path in a visibility would count as an import of a distant parent.
+#[test]
+fn visibilities_have_no_path() {
+    for (folder, ..) in LAYERS {
+        for (file, text) in sources(&format!("{folder}/src")) {
+            assert!(!text.contains("pub(in "), "write pub(super) or pub(crate) in {folder}/src/{file}");
+        }
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub(super) struct PlanLayout {
 }
 
 #[derive(Clone)]
-pub(super) struct ModelPlan {
+pub(crate) struct ModelPlan {
     parameters: Arc<[Parameter]>,
     /// Indices of the parameters, in the expected order of completion.
     order: Arc<[usize]>,

@@ -19,7 +19,7 @@ pub enum Mode {
 
 /// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum PassContents {
+pub(crate) enum PassContents {
     /// Nothing, or the gradients that earlier passes accumulated.
     None,
     /// Gradients as the algorithm left them, not yet used by a step.
@@ -31,7 +31,7 @@ pub(in crate::engine) enum PassContents {
 impl Backward {
     /// Creates the state before the first pass. `buffers` are those of the buckets of the plan, which is not final
     /// before [`Backward::install`].
-    pub(in crate::engine) fn new(plan: ModelPlan, requests: Requests, buffers: Vec<Buffer>) -> Self {
+    pub(crate) fn new(plan: ModelPlan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         let idle = vec![false; gradients.len()];
@@ -52,27 +52,27 @@ impl Backward {
         }
     }
 
-    pub(in crate::engine) fn plan(&self) -> &ModelPlan {
+    pub(crate) fn plan(&self) -> &ModelPlan {
         &self.plan
     }
 
     /// Returns the number of times that buckets were recreated, or moved to another buffer by a hook.
-    pub(in crate::engine) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Returns the gradients of a bucket.
-    pub(in crate::engine) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
+    pub(crate) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
         self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
     }
 
     /// Returns the gradient buffers, by bucket.
-    pub(in crate::engine) fn buffers(&self) -> Result<Vec<&Buffer>> {
+    pub(crate) fn buffers(&self) -> Result<Vec<&Buffer>> {
         self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()
     }
 
     /// Continues with another plan, and moves the present gradients into its buffers.
-    pub(in crate::engine) fn install(&mut self, plan: ModelPlan, buffers: Vec<Buffer>) -> Result<()> {
+    pub(crate) fn install(&mut self, plan: ModelPlan, buffers: Vec<Buffer>) -> Result<()> {
         self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
         self.plan = plan;
@@ -83,7 +83,7 @@ impl Backward {
 
     /// Returns the parameters in the order in which their gradients arrived in the first pass; those without gradient
     /// come last. `None` once the plan is final.
-    pub(in crate::engine) fn observed(&self) -> Option<Vec<usize>> {
+    pub(crate) fn observed(&self) -> Option<Vec<usize>> {
         let mut order = self.observed.clone()?;
         let mut seen = vec![false; self.gradients.len()];
         order.iter().for_each(|index| seen[*index] = true);
@@ -92,52 +92,52 @@ impl Backward {
     }
 
     /// Takes the gradients of one bucket. Call it outside a pass.
-    pub(in crate::engine) fn take(&mut self, bucket: usize) -> Result<Buffer> {
+    pub(crate) fn take(&mut self, bucket: usize) -> Result<Buffer> {
         self.slots[bucket].buffer.take().ok_or_else(on_their_way)
     }
 
     /// Returns for each parameter whether the step after the last pass leaves it unchanged.
-    pub(in crate::engine) fn idle(&self) -> &[bool] {
+    pub(crate) fn idle(&self) -> &[bool] {
         &self.idle
     }
 
-    pub(in crate::engine) fn idle_mut(&mut self) -> &mut [bool] {
+    pub(crate) fn idle_mut(&mut self) -> &mut [bool] {
         &mut self.idle
     }
 
-    pub(in crate::engine) fn set_present(&mut self, present: StepInfo) {
+    pub(crate) fn set_present(&mut self, present: StepInfo) {
         self.present = present;
     }
 
-    pub(in crate::engine) fn results(&self) -> PassContents {
+    pub(crate) fn results(&self) -> PassContents {
         self.results
     }
 
-    pub(in crate::engine) fn set_results(&mut self, results: PassContents) {
+    pub(crate) fn set_results(&mut self, results: PassContents) {
         self.results = results;
     }
 
     /// Returns true if accumulating passes have left gradients for the next one.
-    pub(in crate::engine) fn has_accumulated(&self) -> bool {
+    pub(crate) fn has_accumulated(&self) -> bool {
         self.gradients.iter().any(|gradient| *gradient != Gradient::Missing)
     }
 
     /// Returns the error of the first refused call in the current pass.
-    pub(in crate::engine) fn mistake(&self) -> Option<&Error> {
+    pub(crate) fn mistake(&self) -> Option<&Error> {
         self.mistake.as_ref()
     }
 
-    pub(in crate::engine) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Returns true if a pass is in progress whose gradients will be communicated.
-    pub(in crate::engine) fn synchronizes(&self) -> bool {
+    pub(crate) fn synchronizes(&self) -> bool {
         self.open == Some(Mode::Synchronize)
     }
 
     /// Begins a pass. If buckets are `held`, [`send_all`](Self::send_all) hands them over at its end.
-    pub(in crate::engine) fn begin(&mut self, mode: Mode, held: bool) -> Result<()> {
+    pub(crate) fn begin(&mut self, mode: Mode, held: bool) -> Result<()> {
         if self.is_open() {
             let what = "a backward pass began before the last one was finished";
             return Err(Error::usage(
@@ -157,14 +157,14 @@ impl Backward {
     }
 
     /// Hands over all buckets together, after a pass that held them.
-    pub(in crate::engine) fn send_all(&mut self) -> Result<usize> {
+    pub(crate) fn send_all(&mut self) -> Result<usize> {
         (0..self.slots.len()).try_for_each(|bucket| self.send(bucket))?;
         Ok(self.sent)
     }
 
     /// Ends the pass; returns the number of buckets that the communication thread owns, if the caller must wait for
     /// them.
-    pub(in crate::engine) fn close(&mut self, unused: Unused) -> Result<Option<usize>> {
+    pub(crate) fn close(&mut self, unused: Unused) -> Result<Option<usize>> {
         let Some(mode) = self.open else {
             return Err(Error::usage("finish without a backward pass", "call begin first"));
         };
@@ -222,7 +222,7 @@ impl Backward {
         Err(Error::usage(format!("{} parameters got no gradient: {}", names.len(), names.join(", ")), remedy))
     }
 
-    pub(in crate::engine) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
+    pub(crate) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
         let slot = &mut self.slots[bucket];
         // A hook may have replaced the buffer, instead of copying.
         let now = buffer.address().addr().get();
@@ -232,7 +232,7 @@ impl Backward {
         slot.buffer = Some(buffer);
     }
 
-    pub(in crate::engine) fn gradient(&self, parameter: usize) -> Result<ReadView> {
+    pub(crate) fn gradient(&self, parameter: usize) -> Result<ReadView> {
         let (bucket, range) = self.plan.place(parameter)?;
         match (self.results, &self.slots[bucket].buffer) {
             (PassContents::Synchronized, Some(buffer)) => {
@@ -246,7 +246,7 @@ impl Backward {
         }
     }
 
-    pub(in crate::engine) fn buckets(&self) -> Vec<(DType, usize)> {
+    pub(crate) fn buckets(&self) -> Vec<(DType, usize)> {
         self.plan.buckets().iter().map(|bucket| (bucket.dtype, bucket.len)).collect()
     }
 }

@@ -28,7 +28,7 @@ impl Default for LossScale {
 const SMALLEST: f64 = 1e-30;
 
 impl LossScale {
-    pub(in crate::engine) fn check(self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         let LossScale { initial, growth, backoff, interval } = self;
         let sound = initial.is_finite()
             && initial >= SMALLEST
@@ -46,7 +46,7 @@ impl LossScale {
 }
 
 /// Current scale: the same on all ranks, unless the algorithm is asynchronous.
-pub(in crate::engine) struct Scaler {
+pub(crate) struct Scaler {
     options: LossScale,
     scale: f64,
     /// Number of steps since the scale last changed.
@@ -54,17 +54,17 @@ pub(in crate::engine) struct Scaler {
 }
 
 impl Scaler {
-    pub(in crate::engine) fn new(options: LossScale) -> Self {
+    pub(crate) fn new(options: LossScale) -> Self {
         Scaler { options, scale: options.initial, clean: 0 }
     }
 
-    pub(in crate::engine) fn scale(&self) -> f64 {
+    pub(crate) fn scale(&self) -> f64 {
         self.scale
     }
 
     /// Returns true if a gradient has overflowed, on any rank of `comm` if it is given; otherwise divides the gradients
     /// by the scale.
-    pub(in crate::engine) fn undo(&self, comm: Option<&Communicator>, gradients: &[&Buffer]) -> Result<bool> {
+    pub(crate) fn undo(&self, comm: Option<&Communicator>, gradients: &[&Buffer]) -> Result<bool> {
         let mut overflow = [i32::from(not_finite(gradients)?.is_some())];
         if let Some(comm) = comm {
             comm.blocking().all_reduce(&mut overflow, ReduceOp::Max)?;
@@ -76,7 +76,7 @@ impl Scaler {
     }
 
     /// Adapts the scale after a step, made or skipped.
-    pub(in crate::engine) fn update(&mut self, overflow: bool) -> Result<()> {
+    pub(crate) fn update(&mut self, overflow: bool) -> Result<()> {
         self.clean = if overflow { 0 } else { self.clean + 1 };
         if overflow {
             self.scale *= self.options.backoff;
@@ -92,7 +92,7 @@ impl Scaler {
     }
 
     /// Saves the state on which the next steps depend.
-    pub(in crate::engine) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+    pub(crate) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         fields.number("scale", &mut self.scale)?;
         fields.count("clean", &mut self.clean)
     }

@@ -14,7 +14,7 @@ use hexagram_logical::{Buffer, Communicator, Error, ReadView, ReduceOp, Result};
 
 /// Treatment of gradients that are not finite, before the hook that uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::engine) enum OverflowCheck {
+pub(crate) enum OverflowCheck {
     /// The hook receives them.
     #[default]
     None,
@@ -26,7 +26,7 @@ pub(in crate::engine) enum OverflowCheck {
 
 impl OverflowCheck {
     /// Returns the treatment for an algorithm under a framework that scales the loss itself.
-    pub(in crate::engine) fn of(algorithm: &AnyAlgorithm) -> Self {
+    pub(crate) fn of(algorithm: &AnyAlgorithm) -> Self {
         // If parameters are communicated, a rank that steps with its own gradients skips on its own.
         let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
         let refuses = encodes && !algorithm.trigram().full_precision;
@@ -39,7 +39,7 @@ impl OverflowCheck {
 }
 
 /// Fails if a gradient of a bucket is NaN or infinite on this rank.
-pub(in crate::engine) fn check(context: &Context, bucket: &Bucket) -> Result<()> {
+pub(crate) fn check(context: &Context, bucket: &Bucket) -> Result<()> {
     let Some((_, index)) = not_finite(&[&bucket.gradients])? else { return Ok(()) };
     let tensor = bucket.tensors.iter().find(|tensor| tensor.elements.contains(&index));
     let name = tensor.map_or("", |tensor| &tensor.name);
@@ -54,24 +54,24 @@ pub(in crate::engine) fn check(context: &Context, bucket: &Bucket) -> Result<()>
 }
 
 /// Returns true if gradients of a bucket are not finite on any rank: an all-reduce of 4 bytes.
-pub(in crate::engine) async fn somewhere(comm: &Communicator, gradients: &Buffer) -> Result<bool> {
+pub(crate) async fn somewhere(comm: &Communicator, gradients: &Buffer) -> Result<bool> {
     let mut found = Buffer::from_slice(&[i32::from(not_finite(&[gradients])?.is_some())])?;
     comm.all_reduce(&mut found, ReduceOp::Max).await?;
     Ok(found.host::<i32>()?[0] != 0)
 }
 
 /// Sets all gradients of a bucket to NaN.
-pub(in crate::engine) fn show(gradients: &Buffer) -> Result<()> {
+pub(crate) fn show(gradients: &Buffer) -> Result<()> {
     gradients.write_all()?.scale(f64::NAN)
 }
 
 /// Returns views of whole buckets of gradients.
-pub(in crate::engine) fn views(gradients: &[&Buffer]) -> Result<Vec<ReadView>> {
+pub(crate) fn views(gradients: &[&Buffer]) -> Result<Vec<ReadView>> {
     gradients.iter().map(|gradients| gradients.read_all()).collect()
 }
 
 /// Returns bucket and index of the first element that is not finite.
-pub(in crate::engine) fn not_finite(gradients: &[&Buffer]) -> Result<Option<(usize, usize)>> {
+pub(crate) fn not_finite(gradients: &[&Buffer]) -> Result<Option<(usize, usize)>> {
     let found = measure::not_finite(views(gradients)?)?;
     Ok(found.into_iter().enumerate().find_map(|(bucket, at)| Some((bucket, at?))))
 }

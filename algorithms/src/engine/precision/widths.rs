@@ -10,7 +10,7 @@ fn half(dtype: DType) -> Half {
 }
 
 /// Stores `to ← from`, or `to ← to + from`, converted if `from` has 16 bits and `to` 32.
-pub(in crate::engine) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()> {
+pub(crate) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()> {
     if from.dtype() == to.dtype() {
         return if add { to.reduce(ReduceOp::Sum, from) } else { to.copy_from(from) };
     }
@@ -19,7 +19,7 @@ pub(in crate::engine) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -
 }
 
 /// Returns some elements of a bucket as a parameter of type `dtype`, rounded if `dtype` has 16 bits.
-pub(in crate::engine) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result<ReadView> {
+pub(crate) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result<ReadView> {
     let wide = from.read(range)?;
     if wide.dtype() == dtype {
         return Ok(wide);

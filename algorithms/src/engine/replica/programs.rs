@@ -7,7 +7,7 @@ use hexagram_logical::{Queue, Result};
 
 /// Loads all programs of optimizers, algorithms, votes and measurements, whether needed or not: an algorithm may use the
 /// programs of a different algorithm.
-pub(in crate::engine) fn prepare(queue: &Queue) {
+pub(crate) fn prepare(queue: &Queue) {
     if let Err(error) = try_prepare(queue) {
         // The first use returns the error.
         tracing::debug!("a program is not ready: {error}");

@@ -14,12 +14,12 @@ const QUEUES: usize = 8;
 
 /// Queues over which buckets are distributed; the host has one.
 #[derive(Clone)]
-pub(in crate::engine) struct Queues(Vec<Queue>);
+pub(crate) struct Queues(Vec<Queue>);
 
 impl Queues {
     /// Creates the queues of the device in the options, and loads its programs. The program waits at most `limit` for
     /// the work of these queues.
-    pub(in crate::engine) fn new(options: &EngineOptions, limit: Duration) -> Result<Self> {
+    pub(crate) fn new(options: &EngineOptions, limit: Duration) -> Result<Self> {
         let first = &options.queue;
         first.set_limit(limit);
         programs::prepare(first);
@@ -29,7 +29,7 @@ impl Queues {
     }
 
     /// Returns the queue of a bucket.
-    pub(in crate::engine) fn of(&self, bucket: usize) -> &Queue {
+    pub(crate) fn of(&self, bucket: usize) -> &Queue {
         &self.0[bucket % self.0.len()]
     }
 
@@ -37,7 +37,7 @@ impl Queues {
     ///
     /// # Errors
     /// As [`Queue::check`], for the first queue that has failed.
-    pub(in crate::engine) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let outcomes: Vec<Result<()>> = self.0.iter().map(Queue::check).collect();
         outcomes.into_iter().collect()
     }

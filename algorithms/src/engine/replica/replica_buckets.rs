@@ -22,7 +22,7 @@ struct ReplicaBucket {
     sections: Vec<Section>,
 }
 
-pub(in crate::engine) struct ReplicaBuckets {
+pub(crate) struct ReplicaBuckets {
     /// Buckets of the replica; `None` if neither optimizer nor algorithm works on parameters.
     buckets: Option<Vec<ReplicaBucket>>,
     optimizer: Option<Arc<dyn Optimizer>>,
@@ -32,16 +32,16 @@ pub(in crate::engine) struct ReplicaBuckets {
 }
 
 /// Part of a replica that is saved by name: the parameters, or a slot of the optimizer.
-pub(in crate::engine) struct SavedPart<'a> {
+pub(crate) struct SavedPart<'a> {
     /// Prefix of the names of the parameters.
-    pub(in crate::engine) name: String,
+    pub(crate) name: String,
     buffers: Vec<&'a Buffer>,
     places: Vec<BucketRange>,
 }
 
 impl SavedPart<'_> {
     /// Returns the buffer and range of a parameter; `None` if this part has nothing for it.
-    pub(in crate::engine) fn of(&self, parameter: usize) -> Option<(&Buffer, Range<usize>)> {
+    pub(crate) fn of(&self, parameter: usize) -> Option<(&Buffer, Range<usize>)> {
         let (bucket, range) = self.places.get(parameter)?;
         let buffer = self.buffers.get(*bucket)?;
         let slot_without = range.is_empty() && self.name != PARAMETER;
@@ -53,7 +53,7 @@ impl SavedPart<'_> {
 const PARAMETER: &str = "parameter";
 
 impl ReplicaBuckets {
-    pub(in crate::engine) fn new(
+    pub(crate) fn new(
         plan: &ModelPlan,
         options: &EngineOptions,
         queues: &Queues,
@@ -111,12 +111,12 @@ impl ReplicaBuckets {
         }
     }
 
-    pub(in crate::engine) fn has_parameters(&self) -> bool {
+    pub(crate) fn has_parameters(&self) -> bool {
         self.buckets.is_some()
     }
 
     /// Returns the complete replica: parameters, and the optimizer state if requested.
-    pub(in crate::engine) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
+    pub(crate) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
         let mut all = Vec::new();
         for bucket in self.buckets.iter_mut().flatten() {
             all.push(bucket.parameters.as_mut().ok_or_else(at_work)?);
@@ -126,7 +126,7 @@ impl ReplicaBuckets {
     }
 
     /// Returns the parameters and their optimizer state, by name.
-    pub(in crate::engine) fn memories(&self, plan: &ModelPlan) -> Result<Vec<SavedPart<'_>>> {
+    pub(crate) fn memories(&self, plan: &ModelPlan) -> Result<Vec<SavedPart<'_>>> {
         self.buckets.as_ref().map_or_else(|| Ok(Vec::new()), |buckets| self.kept(plan, buckets))
     }
 
@@ -147,12 +147,12 @@ impl ReplicaBuckets {
     }
 
     /// Returns the number of times that a hook has replaced the parameter buffer of a bucket.
-    pub(in crate::engine) fn moved(&self) -> u64 {
+    pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
 
     /// Returns the parameters of a bucket, if the engine has them.
-    pub(in crate::engine) fn parameters(&self, bucket: usize) -> Result<Option<&Buffer>> {
+    pub(crate) fn parameters(&self, bucket: usize) -> Result<Option<&Buffer>> {
         let Some(buckets) = &self.buckets else { return Ok(None) };
         buckets.get(bucket).map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work)).transpose()
     }
@@ -163,12 +163,7 @@ impl ReplicaBuckets {
         Ok((bucket.parameters.as_ref().ok_or_else(at_work)?, range))
     }
 
-    pub(in crate::engine) fn set(
-        &mut self,
-        plan: &ModelPlan,
-        parameter: usize,
-        values: &Buffer,
-    ) -> Result<()> {
+    pub(crate) fn set(&mut self, plan: &ModelPlan, parameter: usize, values: &Buffer) -> Result<()> {
         let announced = &plan.parameter(parameter)?;
         if (values.dtype(), values.len()) != (announced.dtype, announced.len()) {
             let given =
@@ -180,13 +175,13 @@ impl ReplicaBuckets {
         widen(&values.read_all()?, &mut parameters.write(range)?, false)
     }
 
-    pub(in crate::engine) fn get(&self, plan: &ModelPlan, parameter: usize) -> Result<ReadView> {
+    pub(crate) fn get(&self, plan: &ModelPlan, parameter: usize) -> Result<ReadView> {
         let (parameters, range) = self.of(plan, parameter)?;
         narrow(parameters, range, plan.parameter(parameter)?.dtype)
     }
 
     /// Moves everything into the buckets of another plan, and into `registered` buffers where given.
-    pub(in crate::engine) fn relocate(
+    pub(crate) fn relocate(
         &mut self,
         old: &ModelPlan,
         new: &ModelPlan,
@@ -205,7 +200,7 @@ impl ReplicaBuckets {
     }
 
     /// Takes the parameters of a bucket for the hooks, if `asked`.
-    pub(in crate::engine) fn lend(&mut self, bucket: usize, asked: bool) -> Result<Option<Buffer>> {
+    pub(crate) fn lend(&mut self, bucket: usize, asked: bool) -> Result<Option<Buffer>> {
         match &mut self.buckets {
             Some(buckets) if asked => buckets[bucket].parameters.take().map(Some).ok_or_else(at_work),
             _ => Ok(None),
@@ -213,18 +208,13 @@ impl ReplicaBuckets {
     }
 
     /// Takes the optimizer state of a bucket, for a hook after its step; `None` without an optimizer of the engine.
-    pub(in crate::engine) fn lend_slots(&mut self, bucket: usize) -> Option<Slots> {
+    pub(crate) fn lend_slots(&mut self, bucket: usize) -> Option<Slots> {
         let names = self.optimizer.as_ref()?.slots();
         let memory = std::mem::take(&mut self.buckets.as_mut()?[bucket].memory);
         Some(Slots::new(names, memory))
     }
 
-    pub(in crate::engine) fn take_back(
-        &mut self,
-        bucket: usize,
-        parameters: Option<Buffer>,
-        slots: Option<Slots>,
-    ) {
+    pub(crate) fn take_back(&mut self, bucket: usize, parameters: Option<Buffer>, slots: Option<Slots>) {
         let Some(buckets) = &mut self.buckets else { return };
         if let Some(parameters) = parameters {
             let now = parameters.address().addr().get();
@@ -240,7 +230,7 @@ impl ReplicaBuckets {
 
     /// Returns the ranges of the `chosen` parameters in the memory of a bucket: buffer index (0 for the parameters,
     /// then the slots of the optimizer) and elements.
-    pub(in crate::engine) fn parts_of(
+    pub(crate) fn parts_of(
         &self,
         plan: &ModelPlan,
         bucket: usize,
@@ -260,7 +250,7 @@ impl ReplicaBuckets {
     }
 
     /// Makes one optimizer step on a bucket, and leaves the given parts of its memory unchanged.
-    pub(in crate::engine) fn step(
+    pub(crate) fn step(
         &mut self,
         optimizer: &dyn Optimizer,
         present: StepInfo,

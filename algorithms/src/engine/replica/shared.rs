@@ -57,7 +57,7 @@ impl DataParallel {
     }
 
     /// Replaces all replicas by their mean, if they differ; the optimizer state too, if requested.
-    pub(in crate::engine) fn mean_of_replicas(&mut self, memory: bool) -> Result<()> {
+    pub(crate) fn mean_of_replicas(&mut self, memory: bool) -> Result<()> {
         if self.algorithm.keeps_replicas_identical() {
             return Ok(());
         }
@@ -74,14 +74,14 @@ impl DataParallel {
     }
 
     /// Returns the weight of this replica in the mean, by bucket.
-    pub(in crate::engine) fn weights(&self) -> Result<Vec<f64>> {
+    pub(crate) fn weights(&self) -> Result<Vec<f64>> {
         self.scheduler.call(async |runner| {
             Ok(runner.instances()?.into_iter().map(|instance| instance.weight()).collect())
         })
     }
 
     /// Fails during a pass or its step, which algorithms that work on parameters have left incomplete.
-    pub(in crate::engine) fn between_passes(&self) -> Result<()> {
+    pub(crate) fn between_passes(&self) -> Result<()> {
         if hooks::lock(&self.backward).is_open() {
             return Err(Error::usage("a backward pass is under way", "call finish first"));
         }
@@ -90,7 +90,7 @@ impl DataParallel {
     }
 
     /// Fails if an algorithm still waits for the step of the last pass.
-    pub(in crate::engine) fn stepped_with_last(&self) -> Result<()> {
+    pub(crate) fn stepped_with_last(&self) -> Result<()> {
         let unused = hooks::lock(&self.backward).results() == PassContents::Synchronized;
         if unused && self.algorithm.needs().parameters {
             let what = format!("{} waits for the step that follows the last pass", self.algorithm.name());
@@ -101,7 +101,7 @@ impl DataParallel {
 }
 
 /// Replaces all buffers by those of rank 0.
-pub(in crate::engine) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
+pub(crate) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     together(DType::U8, buffers, |flat| comm.block_on(comm.broadcast(flat, 0)))
 }
 

@@ -12,29 +12,29 @@ use std::sync::Arc;
 
 impl HookRunner {
     /// Records from here on.
-    pub(in crate::engine) fn begin_trace(&mut self, trace: Recorder) {
+    pub(crate) fn begin_trace(&mut self, trace: Recorder) {
         self.comm.activity().record();
         self.trace = Some(trace);
     }
 
     /// Ends the recording; returns the recorded hooks and the background work.
-    pub(in crate::engine) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
+    pub(crate) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
         (self.trace.take(), self.comm.activity().take())
     }
 
     /// Treats gradients that are not finite as an overflow, under algorithms that may refuse them.
-    pub(in crate::engine) fn watch_overflows(&mut self) {
+    pub(crate) fn watch_overflows(&mut self) {
         self.skips_overflows = true;
     }
 
     /// Prioritizes the buckets that the next forward pass needs first, if an order is given.
-    pub(in crate::engine) fn set_urgency(&mut self, order: Option<Vec<usize>>) {
+    pub(crate) fn set_urgency(&mut self, order: Option<Vec<usize>>) {
         self.urgency = order;
     }
 
     /// Allocates the gradients and parameters of these buckets, in the memory best suited to the transport. Previous
     /// contents are lost.
-    pub(in crate::engine) fn install(
+    pub(crate) fn install(
         &mut self,
         algorithm: AnyAlgorithm,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
@@ -54,7 +54,7 @@ impl HookRunner {
     }
 
     /// Opens a lane for each of these buckets, without states yet. Previous lanes are closed.
-    pub(in crate::engine) fn open_lanes(
+    pub(crate) fn open_lanes(
         &mut self,
         algorithm: AnyAlgorithm,
         buckets: impl Iterator<Item = Arc<[Tensor]>>,
@@ -81,12 +81,12 @@ impl HookRunner {
     }
 
     /// Ends the work of all ranks, because of an error in the framework of this rank.
-    pub(in crate::engine) fn give_up(&self, error: &Error) {
+    pub(crate) fn give_up(&self, error: &Error) {
         self.comm.give_up(error);
     }
 
     /// Applies other settings, between two steps.
-    pub(in crate::engine) async fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
+    pub(crate) async fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
         self.streams = streams.max(1);
         self.hierarchy = match (hierarchical, self.hierarchy.take()) {
             (true, None) => Some(drive::run(self.comm.endpoint(), self.comm.hierarchy()).await?),
@@ -100,7 +100,7 @@ impl HookRunner {
     }
 
     /// Returns the state of the algorithm for each bucket, between two steps.
-    pub(in crate::engine) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
+    pub(crate) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
         self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
     }
 }

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-pub(in crate::engine) struct Scheduler {
+pub(crate) struct Scheduler {
     requests: Requests,
     done: Receiver<FinishedBucket>,
     thread: Option<Thread>,
@@ -18,7 +18,7 @@ pub(in crate::engine) struct Scheduler {
 
 impl Scheduler {
     /// Starts the thread, on a channel of the ranks of the communicator. A collective call.
-    pub(in crate::engine) fn start(comm: &Communicator, streams: usize, hierarchical: bool) -> Result<Self> {
+    pub(crate) fn start(comm: &Communicator, streams: usize, hierarchical: bool) -> Result<Self> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = bounded(1);
@@ -49,17 +49,17 @@ impl Scheduler {
         Ok(Scheduler { requests, done, thread: Some(thread) })
     }
 
-    pub(in crate::engine) fn requests(&self) -> Requests {
+    pub(crate) fn requests(&self) -> Requests {
         self.requests.clone()
     }
 
     /// Waits for the next bucket that is done. Bounded by the deadlines of its operations.
-    pub(in crate::engine) fn wait(&self) -> FinishedBucket {
+    pub(crate) fn wait(&self) -> FinishedBucket {
         receive(&self.done).unwrap_or_else(|_| Err(died()))
     }
 
     /// Makes the communication thread treat gradients that are not finite as an overflow, if `asked`.
-    pub(in crate::engine) fn watch_overflows(&self, asked: bool) -> Result<()> {
+    pub(crate) fn watch_overflows(&self, asked: bool) -> Result<()> {
         if !asked {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl Scheduler {
     }
 
     /// Runs a function on the communication thread between two steps, and waits for it.
-    pub(in crate::engine) fn call<R: Send + 'static>(
+    pub(crate) fn call<R: Send + 'static>(
         &self,
         work: impl AsyncFnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
     ) -> Result<R> {

@@ -2,7 +2,7 @@
 
 /// Hook of a step, or the creation of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum HookStage {
+pub(crate) enum HookStage {
     /// Creation of the state: one bucket after another, as it may open channels in the same order on all ranks.
     Start,
     Forward,

@@ -51,7 +51,7 @@ impl AgreedValue {
 }
 
 /// Fails on all ranks, with the difference, unless all have the same parameters, algorithm and options.
-pub(in crate::engine) fn agree(
+pub(crate) fn agree(
     comm: &Communicator,
     parameters: &[Parameter],
     algorithm: &AnyAlgorithm,
@@ -77,12 +77,12 @@ pub(in crate::engine) fn agree(
 }
 
 /// Returns true if all ranks have the same numbers. A collective call.
-pub(in crate::engine) fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+pub(crate) fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
     Ok(which_are_alike(comm, mine)?.into_iter().all(|alike| alike))
 }
 
 /// Returns for each number whether it is the same on all ranks. A collective call.
-pub(in crate::engine) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<bool>> {
+pub(crate) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<bool>> {
     // The complement of the smallest number is the largest complement.
     let mut most: Vec<i64> = mine.iter().copied().chain(mine.iter().map(|number| !number)).collect();
     comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;

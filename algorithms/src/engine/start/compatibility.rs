@@ -7,7 +7,7 @@ use crate::plugin::{AnyAlgorithm, Clipping, Optimizers};
 use hexagram_logical::{Error, Result};
 
 /// Fails if an algorithm contradicts itself or these options.
-pub(in crate::engine) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
+pub(crate) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
     algorithm.check()?;
     check_hooks(algorithm)?;
     if options.clip_norm.is_some() {
@@ -37,7 +37,7 @@ fn word(spelling: &str) -> &str {
 }
 
 /// Returns the options with the optimizer that an algorithm names, if they have none.
-pub(in crate::engine) fn with_named_optimizer(
+pub(crate) fn with_named_optimizer(
     algorithm: &AnyAlgorithm,
     options: EngineOptions,
 ) -> Result<EngineOptions> {
@@ -48,7 +48,7 @@ pub(in crate::engine) fn with_named_optimizer(
 }
 
 /// Fails if an algorithm does not fit an optimizer outside the engine.
-pub(in crate::engine) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
+pub(crate) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
     if algorithm.optimizers().by_default().is_some() {
         return Err(unfit(algorithm, "the framework's optimizer"));
     }
@@ -63,7 +63,7 @@ pub(in crate::engine) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
 }
 
 /// Returns the error for an optimizer that does not fit an algorithm.
-pub(in crate::engine) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
+pub(crate) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
     let (reason, remedy) = match algorithm.optimizers() {
         Optimizers::Any => ("it fits any", "report this defect of the engine".to_owned()),
         Optimizers::Sgd(reason) => (reason, "step with plain SGD, which has no momentum".to_owned()),
@@ -78,7 +78,7 @@ pub(in crate::engine) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Err
 }
 
 /// Fails if parameter groups have different learning rates under an algorithm that requires one for all.
-pub(in crate::engine) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) -> Result<()> {
+pub(crate) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) -> Result<()> {
     let Optimizers::BareSgd(reason) = algorithm.optimizers() else { return Ok(()) };
     let Some(group) = groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
     let name = algorithm.name();

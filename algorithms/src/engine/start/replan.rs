@@ -9,7 +9,7 @@ use hexagram_logical::{Error, ReduceOp, Result};
 
 impl DataParallel {
     /// Fixes the order of the buckets: that in which the first pass of rank 0 completed the gradients.
-    pub(in crate::engine) fn fix_order(&mut self) -> Result<()> {
+    pub(crate) fn fix_order(&mut self) -> Result<()> {
         let plan = hooks::lock(&self.backward).plan().clone();
         let Some(order) = hooks::lock(&self.backward).observed() else { return Ok(()) };
         let mut order: Vec<i64> = order.into_iter().map(|index| index as i64).collect();
@@ -18,7 +18,7 @@ impl DataParallel {
         self.install(plan.reordered(&order, &self.options, self.algorithm.needs().buckets))
     }
 
-    pub(in crate::engine) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         if self.started {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl DataParallel {
     }
 
     /// Continues with these buckets, moves the values into them, and makes the algorithm create its states.
-    pub(in crate::engine) fn install(&mut self, plan: ModelPlan) -> Result<()> {
+    pub(crate) fn install(&mut self, plan: ModelPlan) -> Result<()> {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = self.algorithm.clone();

@@ -17,7 +17,7 @@ enum Lack {
 
 /// Buckets that a step has left in progress.
 #[derive(Default)]
-pub(in crate::engine) struct PendingBuckets {
+pub(crate) struct PendingBuckets {
     /// Remaining work of each bucket; empty if the last step is complete.
     lacks: Vec<Lack>,
     /// Optimizer step for the buckets that still need it; `None` before that step.
@@ -36,7 +36,7 @@ impl PendingBuckets {
     }
 
     /// Records the optimizer step; returns the buckets on which it can be made immediately.
-    pub(in crate::engine) fn step(&mut self, step: StepInfo, buckets: usize) -> Vec<usize> {
+    pub(crate) fn step(&mut self, step: StepInfo, buckets: usize) -> Vec<usize> {
         if self.lacks.is_empty() {
             return (0..buckets).collect();
         }
@@ -47,7 +47,7 @@ impl PendingBuckets {
     }
 
     /// Records a bucket that has returned; returns the optimizer step to make on it.
-    pub(in crate::engine) fn arrived(&mut self, bucket: usize) -> Option<StepInfo> {
+    pub(crate) fn arrived(&mut self, bucket: usize) -> Option<StepInfo> {
         let lack = self.lacks.get_mut(bucket)?;
         let stepless = *lack == Lack::Gradients && self.step.is_none();
         let lacked = std::mem::replace(lack, if stepless { Lack::Step } else { Lack::Nothing });
@@ -60,17 +60,17 @@ impl PendingBuckets {
     }
 
     /// Returns true if the communication thread owns any bucket.
-    pub(in crate::engine) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         (0..self.lacks.len()).any(|bucket| self.has_left(bucket))
     }
 
     /// Returns the number of buckets of the last step, or 0 if that step is complete.
-    pub(in crate::engine) fn buckets(&self) -> usize {
+    pub(crate) fn buckets(&self) -> usize {
         self.lacks.len()
     }
 
     /// Returns true if the last step is complete.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lacks.is_empty()
     }
 }

@@ -27,7 +27,7 @@ impl DataParallel {
     }
 
     /// Updates the learning rate to that of the beginning step.
-    pub(in crate::engine) fn follow_rate(&mut self) {
+    pub(crate) fn follow_rate(&mut self) {
         self.present.learning_rate = self.learning_rate();
     }
 

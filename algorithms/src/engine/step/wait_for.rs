@@ -70,7 +70,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    pub(in crate::engine) fn overlaps_forward(&self) -> bool {
+    pub(crate) fn overlaps_forward(&self) -> bool {
         self.options.overlap == Overlap::Forward
     }
 
@@ -80,7 +80,7 @@ impl DataParallel {
     }
 
     /// Completes all work that the last step has left in progress.
-    pub(in crate::engine) fn complete(&mut self) -> Result<()> {
+    pub(crate) fn complete(&mut self) -> Result<()> {
         if self.pending.get_mut().is_empty() {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl DataParallel {
     }
 
     /// Waits for the gradient of a parameter, if it is in progress.
-    pub(in crate::engine) fn bring_gradient(&self, parameter: usize) -> Result<()> {
+    pub(crate) fn bring_gradient(&self, parameter: usize) -> Result<()> {
         let (bucket, _) = hooks::lock(&self.backward).plan().place(parameter)?;
         self.bring(bucket)
     }

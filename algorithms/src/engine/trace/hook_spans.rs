@@ -6,14 +6,14 @@ use crate::trace::{Kind, Place, Recorder, Span, Stamp};
 use hexagram_logical::{Communicator, Queue};
 
 /// Hook in progress while a trace is recorded.
-pub(in crate::engine) struct OpenHook {
+pub(crate) struct OpenHook {
     span: Span,
     /// Queue of the bucket, and the start of the hook on that queue, if it belongs to a device.
     device: Option<(Queue, Stamp)>,
 }
 
 /// Starts the span of a hook.
-pub(in crate::engine) fn hook_begins(
+pub(crate) fn hook_begins(
     recorder: &Recorder,
     stage: HookStage,
     present: StepInfo,
@@ -38,7 +38,7 @@ pub(in crate::engine) fn hook_begins(
 }
 
 /// Records the span of a hook that has ended.
-pub(in crate::engine) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
+pub(crate) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
     let Some(OpenHook { span, device }) = open else { return };
     recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
     let ended = device.and_then(|(queue, begun)| Some([begun, queue.timestamp()?]));

@@ -106,7 +106,7 @@ impl Tracing<'_> {
 
 impl DataParallel {
     /// Runs work that may have to wait for other ranks.
-    pub(in crate::engine) fn while_waiting<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn while_waiting<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.enter(Kind::Waiting);
         let outcome = work(self);
         self.enter(before);
@@ -114,7 +114,7 @@ impl DataParallel {
     }
 
     /// Starts a span of another kind for the training thread; returns the previous kind.
-    pub(in crate::engine) fn enter(&self, kind: Kind) -> Kind {
+    pub(crate) fn enter(&self, kind: Kind) -> Kind {
         let step = self.present.step;
         let mut open = self.tracing.open.borrow_mut();
         open.as_mut().map_or(Kind::Between, |trace| trace.timeline.enter(kind, step))
@@ -123,7 +123,7 @@ impl DataParallel {
 
 impl DataParallel {
     /// Makes an optimizer step on a bucket of `bytes` bytes in memory of `queue`.
-    pub(in crate::engine) fn record_step(
+    pub(crate) fn record_step(
         &self,
         (step, bucket, bytes): (StepInfo, usize, usize),
         queue: &Queue,

@@ -13,8 +13,7 @@ use hexagram_logical::device::{Kernel, Operands};
 use std::ops::Range;
 
 #[cfg(feature = "cuda")]
-pub(in crate::optimizer) static MODULE: Module =
-    Module { name: "moment", code: Code::Packed(hexagram_ptx::MOMENT) };
+pub(crate) static MODULE: Module = Module { name: "moment", code: Code::Packed(hexagram_ptx::MOMENT) };
 
 /// Work that changes x, a moment or a gradient, given y: a gradient or the scale D.
 #[derive(Debug, Clone, Copy)]

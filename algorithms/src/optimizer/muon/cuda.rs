@@ -12,8 +12,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program}
 use hexagram_logical::device::sums::Sums;
 use std::ops::Range;
 
-pub(in crate::optimizer) static MODULE: Module =
-    Module { name: "muon", code: Code::Packed(hexagram_ptx::MUON) };
+pub(crate) static MODULE: Module = Module { name: "muon", code: Code::Packed(hexagram_ptx::MUON) };
 
 /// Place of the squared norm of a matrix in the scratch memory. The data after it is aligned to `ALIGNMENT` bytes.
 const SQUARES: Argument = Argument::Scratch(0);

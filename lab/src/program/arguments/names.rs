@@ -8,7 +8,7 @@ use hexagram::physical::hash;
 
 /// Word that stands for all algorithms of the registry, where a list of them is asked for.
 #[cfg(feature = "programs")]
-pub(in crate::program) const ALL: &str = "all";
+pub(crate) const ALL: &str = "all";
 
 /// Returns the text to print instead of a training if `list` or `help:NAME` is given as algorithm or optimizer,
 /// `None` otherwise. The help of an algorithm also covers codecs and graphs.
@@ -74,7 +74,7 @@ impl ChosenAlgorithm {
     }
 
     /// Returns an algorithm with its spelling in a registry.
-    pub(in crate::program) fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
+    pub(crate) fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
         ChosenAlgorithm { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 
@@ -83,7 +83,7 @@ impl ChosenAlgorithm {
     /// # Errors
     /// The first invalid one, or that the list is empty, in one line.
     #[cfg(feature = "programs")]
-    pub(in crate::program) fn listed(registry: &Registry, list: &str) -> Result<Vec<Self>> {
+    pub(crate) fn listed(registry: &Registry, list: &str) -> Result<Vec<Self>> {
         if list == ALL {
             return Self::all(registry, &[]);
         }

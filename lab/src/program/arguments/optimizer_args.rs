@@ -88,7 +88,7 @@ impl Stepper {
 ///
 /// # Errors
 /// As [`optimizer::named`].
-pub(in crate::program) fn named(text: &str, decay: Option<f64>) -> Result<Arc<dyn Optimizer>> {
+pub(crate) fn named(text: &str, decay: Option<f64>) -> Result<Arc<dyn Optimizer>> {
     let Some(decay) = decay else { return optimizer::named(text) };
     match text.trim_end().strip_suffix(')') {
         Some(open) => optimizer::named(&format!("{open}, weight_decay={decay})")),

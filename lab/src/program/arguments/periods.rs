@@ -6,7 +6,7 @@ use hexagram::algorithms::AnyAlgorithm;
 const UNKNOWN: u32 = 200;
 
 /// Returns the smallest multiple of the algorithm's period that is at least `least`.
-pub(in crate::program) fn whole_periods(algorithm: &AnyAlgorithm, least: u32) -> u32 {
+pub(crate) fn whole_periods(algorithm: &AnyAlgorithm, least: u32) -> u32 {
     let Some(period) = algorithm.period() else { return least.max(UNKNOWN) };
     let period = u32::try_from(period).unwrap_or(u32::MAX);
     least.div_ceil(period).saturating_mul(period)

@@ -47,7 +47,7 @@ pub struct Setting {
 
 impl Setting {
     /// Returns the ranks of a program with a subcommand of this name, which runs these trainings one after the other.
-    pub(in crate::program) fn ranks<'a>(
+    pub(crate) fn ranks<'a>(
         &self,
         subcommand: &str,
         trainings: impl IntoIterator<Item = &'a Training>,
@@ -99,7 +99,7 @@ impl Setting {
 
 impl Training {
     /// Refuses a training that does not support this number of ranks.
-    pub(in crate::program) fn check_for(&self, ranks: usize) -> Result<()> {
+    pub(crate) fn check_for(&self, ranks: usize) -> Result<()> {
         let training = Training { ranks, ..self.clone() };
         training.check()?;
         training.shares()?;

@@ -63,7 +63,7 @@ fn measured() -> Result<Rates> {
 ///
 /// # Errors
 /// [`Error::System`] if memory runs out.
-pub(in crate::program) fn arithmetic() -> Result<Rates> {
+pub(crate) fn arithmetic() -> Result<Rates> {
     let mut text = String::new();
     for operation in RatedOperation::all()? {
         text += &format!("{} {:e}\n", operation.name(), operation.rate()?);
@@ -80,7 +80,7 @@ pub(in crate::program) fn arithmetic() -> Result<Rates> {
 ///
 /// # Errors
 /// Those of the communication.
-pub(in crate::program) fn loopback() -> Result<MessageTimes> {
+pub(crate) fn loopback() -> Result<MessageTimes> {
     let both = testing::spawn(TransportKind::Tcp, 2, |comm| {
         drive::beside_computation();
         exchange(&comm)
@@ -309,13 +309,13 @@ fn refused(codec: &str, error: &dyn std::fmt::Display) -> Error {
 
 /// Times of messages between ranks of different hosts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::program) struct MessageTimes {
+pub(crate) struct MessageTimes {
     /// Seconds of a small message there and back.
-    pub(in crate::program) round_s: f64,
+    pub(crate) round_s: f64,
     /// Seconds of the processor for a small message, at either end; of use where a thread that waits parks.
-    pub(in crate::program) message_s: f64,
+    pub(crate) message_s: f64,
     /// Bytes a second that a rank sends to the others while it receives from them.
-    pub(in crate::program) bytes_s: f64,
+    pub(crate) bytes_s: f64,
 }
 
 /// Returns the times of small messages between the first two ranks, and those of large ones between all pairs
@@ -323,7 +323,7 @@ pub(in crate::program) struct MessageTimes {
 ///
 /// # Errors
 /// Those of the communication.
-pub(in crate::program) fn exchange(comm: &Communicator) -> Result<MessageTimes> {
+pub(crate) fn exchange(comm: &Communicator) -> Result<MessageTimes> {
     let mut rounds = vec![0.0];
     let before = spent()?;
     if comm.rank() < 2 {

@@ -12,22 +12,22 @@ use serde_json::{Value, json};
 
 /// Figures of one algorithm on one cluster.
 #[derive(Debug, Clone)]
-pub(in crate::program) struct ReportRow {
+pub(crate) struct ReportRow {
     /// Algorithm in the requested spelling.
-    pub(in crate::program) algorithm: String,
+    pub(crate) algorithm: String,
     /// Algorithm as it was simulated: without its warm-up.
-    pub(in crate::program) simulated: String,
-    pub(in crate::program) ranks: usize,
-    pub(in crate::program) hosts: usize,
-    pub(in crate::program) link: LinkSpec,
-    pub(in crate::program) figures: Figures,
+    pub(super) simulated: String,
+    pub(crate) ranks: usize,
+    pub(crate) hosts: usize,
+    pub(crate) link: LinkSpec,
+    pub(crate) figures: Figures,
     /// Seconds of a step without communication.
-    pub(in crate::program) local_s: f64,
+    pub(crate) local_s: f64,
 }
 
 impl ReportRow {
     /// Returns the share of a step in which the rank waits for communication.
-    pub(in crate::program) fn communication(&self) -> f64 {
+    pub(crate) fn communication(&self) -> f64 {
         (1.0 - self.local_s / self.figures.step_s).max(0.0)
     }
 
@@ -44,7 +44,7 @@ impl ReportRow {
         ])
     }
 
-    pub(in crate::program) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({
             "algorithm": self.algorithm,
             "simulated": self.simulated,
@@ -136,7 +136,7 @@ impl<'a> SimulateReport<'a> {
 
 impl SimulatedJobOptions {
     /// Returns the arguments as an object.
-    pub(in crate::program) fn arguments(&self) -> Value {
+    pub(crate) fn arguments(&self) -> Value {
         // A topology file has these itself.
         let is_made = self.topology.is_none();
         json!({

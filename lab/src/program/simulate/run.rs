@@ -32,19 +32,19 @@ pub(super) struct SimulatedRun<'a> {
 
 /// Figures of a simulated training.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::program) struct Figures {
+pub(crate) struct Figures {
     /// Seconds a step, of the rank that took longest.
-    pub(in crate::program) step_s: f64,
+    pub(crate) step_s: f64,
     /// Bytes that a rank sends in a step, within its host and to others, mean of all ranks.
-    pub(in crate::program) bytes: f64,
+    pub(crate) bytes: f64,
     /// Bytes of these that leave the host.
-    pub(in crate::program) network_bytes: f64,
+    pub(crate) network_bytes: f64,
     /// Events of the simulation.
-    pub(in crate::program) events: u64,
+    pub(crate) events: u64,
     /// Hash of all events.
-    pub(in crate::program) fingerprint: u64,
+    pub(crate) fingerprint: u64,
     /// Steps that were simulated, of those that count; the others are like them.
-    pub(in crate::program) simulated_steps: usize,
+    pub(super) simulated_steps: usize,
 }
 
 /// Moment of one rank.

@@ -27,7 +27,7 @@ impl Processor {
 }
 
 /// Returns the CPU time that this thread has spent.
-pub(in crate::program) fn spent() -> Result<Duration> {
+pub(crate) fn spent() -> Result<Duration> {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).map_err(|_| Error::usage("the CPU clock ran backwards", "report this"))
 }

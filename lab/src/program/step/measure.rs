@@ -13,11 +13,11 @@ use std::sync::Arc;
 const LEARNING_RATE: f64 = 1e-3;
 
 /// Result of a measurement.
-pub(in crate::program) struct Measured {
+pub(crate) struct Measured {
     /// Seconds a step, of the slowest rank.
-    pub(in crate::program) step_s: f64,
+    pub(crate) step_s: f64,
     /// Sent a rank and step.
-    pub(in crate::program) bytes: f64,
+    pub(crate) bytes: f64,
 }
 
 impl Measurement<'_> {
@@ -25,7 +25,7 @@ impl Measurement<'_> {
     ///
     /// # Errors
     /// Those of the ranks.
-    pub(in crate::program) fn run(&self, comm: &Communicator) -> Result<Measured> {
+    pub(crate) fn run(&self, comm: &Communicator) -> Result<Measured> {
         let gradients = gradients(&self.profile, comm.rank());
         let Some(chosen) = &self.chosen else {
             let mut local = Local::new(&self.profile, self.processor(), &self.optimizer, gradients)?;

@@ -14,20 +14,20 @@ const LONGEST: u64 = 16 << 20;
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct ProfileLayer {
-    pub(in crate::program) name: String,
+pub(crate) struct ProfileLayer {
+    pub(crate) name: String,
     /// Sizes of its parameters.
-    pub(in crate::program) shapes: Vec<Vec<usize>>,
+    pub(crate) shapes: Vec<Vec<usize>>,
     /// CPU time of its forward pass.
-    pub(in crate::program) forward: Duration,
+    pub(crate) forward: Duration,
     /// CPU time of its backward pass.
-    pub(in crate::program) backward: Duration,
+    pub(crate) backward: Duration,
 }
 
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct Profile {
-    pub(in crate::program) layers: Vec<ProfileLayer>,
+pub(crate) struct Profile {
+    pub(crate) layers: Vec<ProfileLayer>,
 }
 
 impl Profile {
@@ -83,7 +83,7 @@ impl Default for Profile {
 }
 
 /// Parses `name 1024x1024,1024 0.002 0.004`, or returns the defect of the line.
-pub(in crate::program) fn layer(line: &str) -> std::result::Result<ProfileLayer, &'static str> {
+pub(crate) fn layer(line: &str) -> std::result::Result<ProfileLayer, &'static str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     if let [name, elements, backward] = words[..] {
         return of_elements(name, elements, backward);

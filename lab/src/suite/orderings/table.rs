@@ -12,7 +12,7 @@ const HEAD: &str = "\
 
 /// Writes the section of the orderings: how many hold, the test, all of them, and the reasons of those that do not.
 /// It is empty if none was run, as in the suite of your own algorithm.
-pub(in crate::suite) fn table(results: &Results) -> String {
+pub(crate) fn table(results: &Results) -> String {
     let verdicts: Vec<(&Claim, OrderingVerdict)> =
         orderings().map(|claim| (claim, claim.judge(results))).collect();
     if verdicts.iter().all(|(_, verdict)| *verdict == OrderingVerdict::Missing) {

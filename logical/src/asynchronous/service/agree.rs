@@ -6,7 +6,7 @@ use crate::{Buffer, Communicator, DType, Error, ReceiveMode, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
 /// Fails unless the ranks of a service can average values like this one, with this encoding.
-pub(in crate::asynchronous) fn check(
+pub(crate) fn check(
     comm: &Communicator,
     service: &Service,
     value: &Buffer,
@@ -24,7 +24,7 @@ pub(in crate::asynchronous) fn check(
 }
 
 /// Sends byte r of `out` to every other rank r. Returns the received bytes: byte r comes from rank r.
-pub(in crate::asynchronous) async fn tell_everyone(
+pub(crate) async fn tell_everyone(
     comm: &Communicator,
     fingerprint: Fingerprint,
     out: &[u8],
@@ -52,6 +52,6 @@ pub(in crate::asynchronous) async fn tell_everyone(
 ///
 /// # Errors
 /// [`Error::Mismatch`] if fingerprints differ.
-pub(in crate::asynchronous) async fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
+pub(crate) async fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
     tell_everyone(comm, mine, &vec![0; comm.size()]).await.map(drop)
 }

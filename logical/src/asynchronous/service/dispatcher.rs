@@ -53,29 +53,29 @@ pub(crate) struct Response {
 }
 
 /// A request of another rank, with its inline payload.
-pub(in crate::asynchronous) struct IncomingRequest {
-    pub(in crate::asynchronous) request: Request,
-    pub(in crate::asynchronous) payload: Vec<u8>,
+pub(super) struct IncomingRequest {
+    pub(super) request: Request,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// Requests of this rank to one other rank.
 pub(super) struct PeerQueue {
-    pub(in crate::asynchronous) free: Vec<u16>,
+    pub(crate) free: Vec<u16>,
     /// Number of requests so far, and the number of those with a slot.
-    pub(in crate::asynchronous) made: u64,
+    pub(super) made: u64,
     pub(super) started: u64,
 }
 
 /// State of the service thread, shared by all its tasks.
 pub(crate) struct Dispatcher {
-    pub(in crate::asynchronous) comm: Communicator,
+    pub(crate) comm: Communicator,
     handlers: Arc<Handlers>,
     pub(super) lines: RefCell<Vec<PeerQueue>>,
     /// Requests that wait for an earlier one of the same rank to the same handler. An entry exists while one is
     /// served.
-    pub(in crate::asynchronous) queues: RefCell<HashMap<(usize, u32), VecDeque<IncomingRequest>>>,
+    pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<IncomingRequest>>>,
     /// True for each rank that will send no more requests.
-    pub(in crate::asynchronous) left: RefCell<Vec<bool>>,
+    pub(crate) left: RefCell<Vec<bool>>,
     /// Number of postponed requests.
     pub(super) postponed: Cell<usize>,
     /// Time since the last message of another rank.
@@ -89,7 +89,7 @@ pub(super) fn bytes_of(buffer: &Buffer) -> usize {
 }
 
 /// Returns the label of every request.
-pub(in crate::asynchronous) fn request_label() -> Result<Label> {
+pub(crate) fn request_label() -> Result<Label> {
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
     Ok(Label { tag: Tag::new(REQUESTS, 0, 0, 0)?, fingerprint })
 }
@@ -100,7 +100,7 @@ pub(super) fn mailbox() -> Result<Buffer> {
 }
 
 impl Dispatcher {
-    pub(in crate::asynchronous) fn new(comm: Communicator, handlers: Arc<Handlers>) -> Self {
+    pub(super) fn new(comm: Communicator, handlers: Arc<Handlers>) -> Self {
         let line = |_| PeerQueue { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
@@ -113,7 +113,7 @@ impl Dispatcher {
 
     /// Ends all tasks, here and on other ranks, because of `error`. Returns the first error, if `error` is only its
     /// consequence.
-    pub(in crate::asynchronous) fn fail(&self, error: Error) -> Error {
+    pub(crate) fn fail(&self, error: Error) -> Error {
         if matches!(error, Error::Poisoned { .. }) {
             return self.failure().unwrap_or(error);
         }
@@ -123,7 +123,7 @@ impl Dispatcher {
     }
 
     /// Returns the first error, here or on another rank.
-    pub(in crate::asynchronous) fn failure(&self) -> Option<Error> {
+    pub(crate) fn failure(&self) -> Option<Error> {
         let verdict = self.comm.world().health().verdict()?;
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
             culprit: verdict.culprit.clone(),
@@ -182,12 +182,12 @@ impl Dispatcher {
         .await
     }
 
-    pub(in crate::asynchronous) fn call(&self, series: u32, request: &Request) -> Result<Call<'_>> {
+    pub(crate) fn call(&self, series: u32, request: &Request) -> Result<Call<'_>> {
         self.comm.begin(label(series, request)?)
     }
 
     /// Copies bytes of `from` to the beginning of a buffer.
-    pub(in crate::asynchronous) fn store(&self, from: usize, bytes: &[u8], buffer: &Buffer) -> Result<()> {
+    pub(crate) fn store(&self, from: usize, bytes: &[u8], buffer: &Buffer) -> Result<()> {
         let whole = bytes.len().is_multiple_of(buffer.dtype().size());
         if !whole || bytes.len() > bytes_of(buffer) {
             return Err(self.violation(from, "a payload that does not fit"));
@@ -196,15 +196,11 @@ impl Dispatcher {
     }
 
     /// Returns the error for a rank that violates the protocol.
-    pub(in crate::asynchronous) fn violation(&self, from: usize, what: &str) -> Error {
+    pub(super) fn violation(&self, from: usize, what: &str) -> Error {
         violation(&self.peer(from), what)
     }
 
-    pub(in crate::asynchronous) fn handler(
-        &self,
-        from: usize,
-        request: &Request,
-    ) -> Result<Arc<dyn Handler>> {
+    pub(super) fn handler(&self, from: usize, request: &Request) -> Result<Arc<dyn Handler>> {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let handler = handlers.get(request.handler as usize).cloned();
         handler.ok_or_else(|| self.violation(from, "a request for an unknown handler"))
@@ -220,7 +216,7 @@ impl Drop for Postponed<'_> {
 }
 
 /// Returns the label of a message that belongs to a request.
-pub(in crate::asynchronous) fn label(series: u32, request: &Request) -> Result<Label> {
+pub(crate) fn label(series: u32, request: &Request) -> Result<Label> {
     let tag = Tag::new(series, request.slot.into(), request.number, 0)?;
     Ok(Label { tag, fingerprint: request.fingerprint })
 }

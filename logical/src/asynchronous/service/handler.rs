@@ -17,12 +17,12 @@ impl ElementsPayload {
         ElementsPayload { buffer, len }
     }
 
-    pub(in crate::asynchronous) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.len * self.buffer.dtype().size()
     }
 
     /// Returns a copy of the bytes on the host; empty without a payload.
-    pub(in crate::asynchronous) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
+    pub(super) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
         payload
             .map_or_else(|| Ok(Vec::new()), |it| Ok(it.buffer.read(0..it.len)?.bytes_on_host()?.into_owned()))
     }

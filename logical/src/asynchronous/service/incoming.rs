@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Dispatcher {
     /// Receives a request. Returns a future that serves it, unless a running task will.
-    pub(in crate::asynchronous) fn receive(
+    pub(crate) fn receive(
         self: &Rc<Self>,
         from: usize,
         message: &[u8],
@@ -73,7 +73,7 @@ impl Dispatcher {
     }
 
     /// Receives a payload, and passes the request to the handler. `along` is the payload if it was inline.
-    pub(in crate::asynchronous) async fn carry_out(
+    pub(crate) async fn carry_out(
         &self,
         handler: &dyn Handler,
         from: usize,

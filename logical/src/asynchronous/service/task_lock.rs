@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Waker};
 /// The service thread takes it with [`TaskLock::lock`], and may block for the duration of one such piece of work. The
 /// program of this rank takes it with [`TaskLock::enter`], which leaves its thread free in the meantime.
 #[derive(Default)]
-pub(in crate::asynchronous) struct TaskLock<T> {
+pub(crate) struct TaskLock<T> {
     value: Mutex<T>,
     /// Tasks that wait for the lock.
     waiting: Mutex<Vec<Waker>>,
 }
 
 /// The guard of the lock. Dropping it wakes the waiting tasks.
-pub(in crate::asynchronous) struct SharedGuard<'a, T> {
+pub(crate) struct SharedGuard<'a, T> {
     /// Dropped before the tasks are woken.
     value: MutexGuard<'a, T>,
     _wakes: WakeOnDrop<'a>,
@@ -27,22 +27,22 @@ pub(in crate::asynchronous) struct SharedGuard<'a, T> {
 struct WakeOnDrop<'a>(&'a Mutex<Vec<Waker>>);
 
 impl<T> TaskLock<T> {
-    pub(in crate::asynchronous) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         TaskLock { value: Mutex::new(value), waiting: Mutex::default() }
     }
 
     /// Takes the lock, and blocks this thread until it is free.
-    pub(in crate::asynchronous) fn lock(&self) -> SharedGuard<'_, T> {
+    pub(crate) fn lock(&self) -> SharedGuard<'_, T> {
         self.guard(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the lock once it is free.
-    pub(in crate::asynchronous) async fn enter(&self) -> SharedGuard<'_, T> {
+    pub(crate) async fn enter(&self) -> SharedGuard<'_, T> {
         poll_fn(|context| self.poll_enter(context)).await
     }
 
     /// Takes the lock if it is free; otherwise wakes the task when it may be free.
-    pub(in crate::asynchronous) fn poll_enter(&self, context: &Context<'_>) -> Poll<SharedGuard<'_, T>> {
+    pub(crate) fn poll_enter(&self, context: &Context<'_>) -> Poll<SharedGuard<'_, T>> {
         if let Some(guard) = self.try_lock() {
             return Poll::Ready(guard);
         }

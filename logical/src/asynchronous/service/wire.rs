@@ -22,7 +22,7 @@ pub(crate) struct Request {
     pub(crate) handler: u32,
     /// Number of the operation; each handler has its own.
     pub(crate) verb: u16,
-    pub(in crate::asynchronous) slot: u16,
+    pub(crate) slot: u16,
     /// Counts the requests between two ranks.
     pub(crate) number: u64,
     /// Fingerprint of the handler at the sender.
@@ -58,7 +58,7 @@ impl Request {
     }
 
     /// Parses a request and its inline payload; `None` if `message` is malformed.
-    pub(in crate::asynchronous) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REQUEST_BYTES)?;
         let fingerprint = head[REQUEST_BYTES - FINGERPRINT_BYTES..].try_into().ok()?;
         let request = Request {
@@ -110,9 +110,9 @@ pub(crate) fn violation(peer: &Peer, sent: &str) -> Error {
 /// The head of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    pub(in crate::asynchronous) arguments: [u64; 2],
+    pub(crate) arguments: [u64; 2],
     /// Size of the payload.
-    pub(in crate::asynchronous) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Head {
@@ -122,7 +122,7 @@ impl Head {
     }
 
     /// Parses the head of `message`, and its inline payload.
-    pub(in crate::asynchronous) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REPLY_BYTES)?;
         let arguments = [word(head, 0)?, word(head, 8)?];
         Some((Head { arguments, bytes: word(head, 16)? }, payload))

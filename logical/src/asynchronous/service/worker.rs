@@ -42,7 +42,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(in crate::asynchronous) fn new(
+    pub(super) fn new(
         dispatcher: Dispatcher,
         commands: Receiver<StartTask>,
         closing: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ impl Worker {
 
     /// Works until all ranks have closed their service, or one has failed and the program of this rank has been
     /// notified.
-    pub(in crate::asynchronous) async fn run(&mut self) -> Result<()> {
+    pub(crate) async fn run(&mut self) -> Result<()> {
         let mailbox = mailbox()?;
         let mut listening = listen(&self.dispatcher, &mailbox)?;
         poll_fn(|context| self.step(&mailbox, &mut listening, context)).await

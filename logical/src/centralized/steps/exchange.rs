@@ -9,12 +9,7 @@ use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 
 impl Communicator {
     /// Reduces a few bytes, `buffer ← op over ranks`, from prepared contributions.
-    pub(in crate::centralized) async fn exchange(
-        &self,
-        call: &Call<'_>,
-        buffer: &Buffer,
-        op: ReduceOp,
-    ) -> Result<()> {
+    pub(crate) async fn exchange(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
         let blocks = self.gather_in_runs(call, buffer).await?;
         (0..self.size()).try_for_each(|owner| self.combine(&blocks, buffer, owner, op))
     }

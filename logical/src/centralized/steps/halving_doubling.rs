@@ -15,7 +15,7 @@ use crate::{Buffer, Call, Communicator, ReceiveMode, ReduceOp, Result};
 use std::ops::Range;
 
 /// Part of one rank in the algorithm.
-pub(in crate::centralized) struct HalvingDoubling {
+pub(crate) struct HalvingDoubling {
     rank: usize,
     size: usize,
     /// Largest power of two up to `size`.
@@ -28,14 +28,14 @@ const FOLD: usize = 100;
 const UNFOLD: usize = 101;
 
 impl HalvingDoubling {
-    pub(in crate::centralized) fn of(comm: &Communicator) -> Self {
+    pub(crate) fn of(comm: &Communicator) -> Self {
         let rank = comm.rank();
         let size = comm.size();
         HalvingDoubling { rank, size, core: 1 << size.ilog2() }
     }
 
     /// Reduces a buffer over all ranks. `complete` finishes a fully reduced range.
-    pub(in crate::centralized) async fn all_reduce(
+    pub(crate) async fn all_reduce(
         &self,
         call: &Call<'_>,
         buffer: &Buffer,

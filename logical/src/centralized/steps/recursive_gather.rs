@@ -11,10 +11,10 @@ use hexagram_physical::native::Size;
 
 /// Largest block, in bytes, that is gathered in runs for any number of ranks. A ring over hosts would wait longer for
 /// each message than runs need to send it seven more times.
-pub(in crate::centralized) const SHORT: usize = 4096;
+pub(crate) const SHORT: usize = 4096;
 
 /// Returns true if runs gather blocks of this size faster than a ring.
-pub(in crate::centralized) fn pay(bytes: usize, ranks: usize) -> bool {
+pub(crate) fn pay(bytes: usize, ranks: usize) -> bool {
     let few_bytes = bytes <= SHORT || bytes.saturating_mul(ranks) <= Size::SMALL;
     // For up to three ranks a ring has the same number of steps, and needs no memory.
     ranks > 3 && few_bytes
@@ -43,12 +43,7 @@ impl Communicator {
     }
 
     /// Gathers the blocks of all ranks in the order of ranks.
-    pub(in crate::centralized) async fn all_gather_in_runs(
-        &self,
-        call: &Call<'_>,
-        own: &Buffer,
-        all: &Buffer,
-    ) -> Result<()> {
+    pub(crate) async fn all_gather_in_runs(&self, call: &Call<'_>, own: &Buffer, all: &Buffer) -> Result<()> {
         let blocks = self.gather_in_runs(call, own).await?;
         let before = self.rank() * own.len();
         let here = all.len() - before;

@@ -18,7 +18,7 @@ pub(crate) const SEGMENT: usize = 512 * 1024;
 pub(crate) const AHEAD: usize = 4;
 
 /// Place of a rank in the ring, and division of a buffer.
-pub(in crate::centralized) struct RingLayout {
+pub(crate) struct RingLayout {
     rank: usize,
     size: usize,
     /// Place of each rank's chunk.
@@ -29,14 +29,14 @@ pub(in crate::centralized) struct RingLayout {
 
 impl RingLayout {
     /// Returns the ring over chunks whose lengths differ by one element at most.
-    pub(in crate::centralized) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
+    pub(crate) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
         let size = comm.size();
         let chunks = (0..size).map(|index| chunk(buffer.len(), size, index)).collect();
         Self::over(comm, chunks, buffer.dtype())
     }
 
     /// Returns the ring over these chunks of a buffer.
-    pub(in crate::centralized) fn over(comm: &Communicator, chunks: Vec<Range<usize>>, dtype: DType) -> Self {
+    pub(crate) fn over(comm: &Communicator, chunks: Vec<Range<usize>>, dtype: DType) -> Self {
         let size = comm.size();
         let mut ring = RingLayout { rank: comm.rank(), size, chunks, segments: 1 };
         let most = TAGS / (2 * size);
@@ -45,25 +45,25 @@ impl RingLayout {
     }
 
     /// Returns the number of elements of the longest chunk.
-    pub(in crate::centralized) fn longest(&self) -> usize {
+    pub(crate) fn longest(&self) -> usize {
         self.chunks.iter().map(Range::len).max().unwrap_or(0)
     }
 
     /// Returns the place of the chunk `distance` places behind this rank.
-    pub(in crate::centralized) fn chunk(&self, distance: usize) -> Range<usize> {
+    pub(crate) fn chunk(&self, distance: usize) -> Range<usize> {
         self.chunks[self.behind(distance)].clone()
     }
 
-    pub(in crate::centralized) fn next(&self) -> usize {
+    pub(crate) fn next(&self) -> usize {
         (self.rank + 1) % self.size
     }
 
-    pub(in crate::centralized) fn previous(&self) -> usize {
+    pub(crate) fn previous(&self) -> usize {
         self.behind(1)
     }
 
     /// Returns the number of steps of one half.
-    pub(in crate::centralized) fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.size - 1
     }
 
@@ -75,7 +75,7 @@ impl RingLayout {
     /// Reduces the chunks in the ring, and distributes them. Chunk c is combined in the order c + 1, c + 2, …, c of
     /// ranks, independent of arrival. `complete` is called with every fully reduced part of it, on rank c, before it
     /// is distributed.
-    pub(in crate::centralized) async fn all_reduce(
+    pub(crate) async fn all_reduce(
         &self,
         call: &Call<'_>,
         buffer: &Buffer,
@@ -89,7 +89,7 @@ impl RingLayout {
     }
 
     /// Distributes the chunks in the ring, from chunk r on rank r to all chunks on all ranks.
-    pub(in crate::centralized) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
+    pub(crate) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
         let steps = self.steps()..2 * self.steps();
         RingSteps { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
     }

@@ -62,7 +62,7 @@ impl TransportKind {
 
 impl TransportKind {
     /// Names a transport, before it is registered.
-    pub(in crate::transport) const fn new(name: &'static str) -> Self {
+    pub(super) const fn new(name: &'static str) -> Self {
         TransportKind(name)
     }
 

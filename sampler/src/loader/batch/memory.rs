@@ -70,7 +70,7 @@ impl CacheLines {
     ///
     /// # Errors
     /// The error of the memory, or one for an allocation that is too small or misaligned.
-    pub(in crate::loader) fn of(memory: &dyn Memory, lines: usize) -> Result<Self, Cause> {
+    pub(super) fn of(memory: &dyn Memory, lines: usize) -> Result<Self, Cause> {
         let wanted = lines * LINE;
         let memory = memory.allocate(wanted)?;
         let given = memory.bytes();
@@ -81,14 +81,14 @@ impl CacheLines {
         Ok(CacheLines::Elsewhere { memory, lines })
     }
 
-    pub(in crate::loader) fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         match self {
             CacheLines::Heap(lines) => lines.len(),
             CacheLines::Elsewhere { lines, .. } => *lines,
         }
     }
 
-    pub(in crate::loader) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             CacheLines::Heap(lines) => lines.bytes(),
             CacheLines::Elsewhere { memory, .. } => memory.bytes(),

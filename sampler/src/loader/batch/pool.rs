@@ -80,7 +80,7 @@ impl Pool {
     }
 
     /// Takes the error because of which memory came from the heap, if any.
-    pub(in crate::loader) fn take_failure(&self) -> Option<Cause> {
+    pub(crate) fn take_failure(&self) -> Option<Cause> {
         self.memory.as_ref()?;
         self.free_list().failure.take()
     }

@@ -33,24 +33,24 @@ impl WorkerInfo {
 }
 
 /// Context of a loading thread.
-pub(in crate::loader) struct WorkerContext {
-    pub(in crate::loader) who: Actor,
+pub(crate) struct WorkerContext {
+    pub(super) who: Actor,
     pub(super) info: WorkerInfo,
     /// Memory of batches.
-    pub(in crate::loader) pool: Pool,
+    pub(crate) pool: Pool,
     /// Memory of samples.
-    pub(in crate::loader) samples: Pool,
+    pub(crate) samples: Pool,
     /// Current activity of the thread.
     pub(super) status: Arc<WorkerStatus>,
     /// Counts cancellations; tasks of an earlier generation are cancelled.
-    pub(in crate::loader) generation: Arc<AtomicU64>,
+    pub(super) generation: Arc<AtomicU64>,
     /// Becomes ready when the loader is dropped.
     pub(super) closing: Receiver<()>,
 }
 
 impl WorkerContext {
     /// Creates the context of the calling thread.
-    pub(in crate::loader) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
+    pub(crate) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
             who: Actor::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
@@ -99,7 +99,7 @@ impl WorkerStatus {
         self.set(COLLATING);
     }
 
-    pub(in crate::loader) fn idle(&self) {
+    pub(crate) fn idle(&self) {
         self.set(IDLE);
     }
 
@@ -109,7 +109,7 @@ impl WorkerStatus {
     }
 
     /// Describes the current work, for an error.
-    pub(in crate::loader) fn describe(&self, who: Actor) -> String {
+    pub(super) fn describe(&self, who: Actor) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
         let so_far = self.start.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One batch to make.
-pub(in crate::loader) struct FetchTask {
-    pub(in crate::loader) ticket: u64,
-    pub(in crate::loader) generation: u64,
-    pub(in crate::loader) epoch: u64,
+pub(crate) struct FetchTask {
+    pub(crate) ticket: u64,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
     /// Number of the queue.
-    pub(in crate::loader) lane: usize,
-    pub(in crate::loader) work: FetchWork,
+    pub(crate) lane: usize,
+    pub(crate) work: FetchWork,
 }
 
-pub(in crate::loader) enum FetchWork {
+pub(crate) enum FetchWork {
     /// These samples.
     Samples(Vec<usize>),
     /// Number of samples to take in sequence.
@@ -26,19 +26,19 @@ pub(in crate::loader) enum FetchWork {
 }
 
 /// Outcome of a task.
-pub(in crate::loader) struct FetchOutcome<B> {
-    pub(in crate::loader) ticket: u64,
-    pub(in crate::loader) generation: u64,
-    pub(in crate::loader) epoch: u64,
-    pub(in crate::loader) lane: usize,
-    pub(in crate::loader) made: Made<B>,
+pub(crate) struct FetchOutcome<B> {
+    pub(crate) ticket: u64,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
+    pub(crate) lane: usize,
+    pub(crate) made: Made<B>,
     /// Samples in the batch.
-    pub(in crate::loader) samples: usize,
+    pub(crate) samples: usize,
     /// Samples left out because they could not be loaded.
-    pub(in crate::loader) skipped: u64,
+    pub(crate) skipped: u64,
 }
 
-pub(in crate::loader) enum Made<B> {
+pub(crate) enum Made<B> {
     Batch(B),
     /// All samples were skipped.
     Nothing,
@@ -48,20 +48,20 @@ pub(in crate::loader) enum Made<B> {
 }
 
 /// Makes batches, in one thread.
-pub(in crate::loader) trait Fetcher<B>: Send {
+pub(crate) trait Fetcher<B>: Send {
     /// Makes the batch of a task; `None` if the task has been cancelled.
     fn fetch(&mut self, task: FetchTask, context: &mut WorkerContext) -> Option<FetchOutcome<B>>;
 }
 
 /// Creates a fetcher for each thread.
-pub(in crate::loader) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
+pub(crate) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
 
 /// Makes a batch of samples.
-pub(in crate::loader) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
+pub(crate) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
 
 /// Treatment of samples that cannot be loaded.
 #[derive(Clone, Copy)]
-pub(in crate::loader) struct Policy {
+pub(crate) struct Policy {
     on_failure: OnFailure,
     retries: u32,
     pause: Duration,
@@ -76,10 +76,10 @@ impl From<&LoaderOptions> for Policy {
 }
 
 /// A batch of samples by their indices.
-pub(in crate::loader) struct ByIndex<S, B> {
-    pub(in crate::loader) dataset: Arc<dyn Dataset<Sample = S>>,
-    pub(in crate::loader) assemble: Assemble<S, B>,
-    pub(in crate::loader) policy: Policy,
+pub(crate) struct ByIndex<S, B> {
+    pub(crate) dataset: Arc<dyn Dataset<Sample = S>>,
+    pub(crate) assemble: Assemble<S, B>,
+    pub(crate) policy: Policy,
 }
 
 impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
@@ -135,18 +135,18 @@ impl<S, B> ByIndex<S, B> {
 }
 
 /// A batch of the next items of an iterable dataset.
-pub(in crate::loader) struct InTurn<S, B> {
-    pub(in crate::loader) dataset: Arc<dyn IterableDataset<Sample = S>>,
-    pub(in crate::loader) assemble: Assemble<S, B>,
-    pub(in crate::loader) policy: Policy,
-    pub(in crate::loader) pass: Option<OnePass<S>>,
+pub(crate) struct InTurn<S, B> {
+    pub(crate) dataset: Arc<dyn IterableDataset<Sample = S>>,
+    pub(crate) assemble: Assemble<S, B>,
+    pub(crate) policy: Policy,
+    pub(crate) pass: Option<OnePass<S>>,
 }
 
 /// Maximum number of consecutive failures of an iterable dataset that are skipped; it may never recover.
 const HOPELESS: usize = 1000;
 
 /// The pass of a worker over its part, in one epoch.
-pub(in crate::loader) struct OnePass<S> {
+pub(crate) struct OnePass<S> {
     epoch: u64,
     generation: u64,
     items: Pass<S>,
@@ -231,12 +231,12 @@ impl<S, B> InTurn<S, B> {
 }
 
 impl FetchTask {
-    pub(in crate::loader) fn done<B>(&self, made: Made<B>) -> FetchOutcome<B> {
+    pub(crate) fn done<B>(&self, made: Made<B>) -> FetchOutcome<B> {
         let FetchTask { ticket, generation, epoch, lane, .. } = *self;
         FetchOutcome { ticket, generation, epoch, lane, made, samples: 0, skipped: 0 }
     }
 
-    pub(in crate::loader) fn failed<B>(&self, error: LoaderError) -> FetchOutcome<B> {
+    pub(super) fn failed<B>(&self, error: LoaderError) -> FetchOutcome<B> {
         self.done(Made::Failed(error))
     }
 

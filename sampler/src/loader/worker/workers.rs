@@ -22,28 +22,28 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Time between two warnings of an unlimited wait, and maximum wait for workers to end.
-pub(in crate::loader) const LATE: Duration = Duration::from_secs(300);
+pub(crate) const LATE: Duration = Duration::from_secs(300);
 
 /// Stage that each batch passes on its way to the caller.
 pub(super) type PinStage<B> = Arc<dyn Fn(B) -> Result<B, Cause> + Send + Sync>;
 
 /// Common parts of all workers.
-pub(in crate::loader) struct Recipe<B> {
-    pub(in crate::loader) fetchers: Fetchers<B>,
-    pub(in crate::loader) init: Option<WorkerInit>,
-    pub(in crate::loader) pin: Option<PinStage<B>>,
-    pub(in crate::loader) workers: usize,
-    pub(in crate::loader) base_seed: u64,
-    pub(in crate::loader) patience: Option<Duration>,
-    pub(in crate::loader) bell: BatchBell,
+pub(crate) struct Recipe<B> {
+    pub(crate) fetchers: Fetchers<B>,
+    pub(crate) init: Option<WorkerInit>,
+    pub(crate) pin: Option<PinStage<B>>,
+    pub(crate) workers: usize,
+    pub(crate) base_seed: u64,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) bell: BatchBell,
     /// Memory of batches.
-    pub(in crate::loader) pool: Pool,
+    pub(crate) pool: Pool,
     /// Memory of samples: the same as `pool`, unless the caller provides memory for batches.
-    pub(in crate::loader) samples: Pool,
+    pub(crate) samples: Pool,
 }
 
 /// Threads at work.
-pub(in crate::loader) struct Workers<B> {
+pub(crate) struct Workers<B> {
     /// Sending ends of the queues; dropping them ends the workers.
     lanes: Vec<WorkerLane>,
     results: Receiver<FetchOutcome<B>>,
@@ -65,7 +65,7 @@ struct WorkerLane {
 }
 
 impl<B: Send + 'static> Workers<B> {
-    pub(in crate::loader) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
+    pub(crate) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
         let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| WorkerLane { tasks, queue });
         let (alive, running) = unbounded();
         let (closing, closed) = unbounded();
@@ -146,22 +146,22 @@ impl<B: Send + 'static> Workers<B> {
     }
 
     /// Returns the current generation of tasks and results.
-    pub(in crate::loader) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    pub(in crate::loader) fn send(&self, task: FetchTask) {
+    pub(crate) fn send(&self, task: FetchTask) {
         // A queue loses its reader only if its worker has ended, which the results show.
         let _ = self.lanes[task.lane].tasks.send(task);
     }
 
     /// Returns the next current result, if any.
-    pub(in crate::loader) fn try_receive(&self) -> Option<FetchOutcome<B>> {
+    pub(crate) fn try_receive(&self) -> Option<FetchOutcome<B>> {
         self.results.try_iter().find(|done| done.generation == self.generation())
     }
 
     /// Waits for the next result.
-    pub(in crate::loader) fn receive(&self, deadline: Instant) -> Result<FetchOutcome<B>, LoaderError> {
+    pub(crate) fn receive(&self, deadline: Instant) -> Result<FetchOutcome<B>, LoaderError> {
         loop {
             match self.results.recv_deadline(deadline) {
                 Ok(done) if done.generation != self.generation() => {}
@@ -173,12 +173,12 @@ impl<B: Send + 'static> Workers<B> {
     }
 
     /// Creates the error for a late batch, with the current work of each worker.
-    pub(in crate::loader) fn timeout(&self) -> LoaderError {
+    pub(crate) fn timeout(&self) -> LoaderError {
         LoaderError::Timeout { after: self.patience.unwrap_or(LATE), doing: self.doing() }
     }
 
     /// Warns of a late batch if the wait is unlimited.
-    pub(in crate::loader) fn warn_of_wait(&self) {
+    pub(crate) fn warn_of_wait(&self) {
         tracing::warn!("a loader has waited a further {LATE:?} for a batch: {}", self.doing());
     }
 
@@ -188,7 +188,7 @@ impl<B: Send + 'static> Workers<B> {
     }
 
     /// Cancels the tasks that have not begun, and discards the results of the others.
-    pub(in crate::loader) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.lanes.iter().for_each(|lane| lane.queue.try_iter().for_each(drop));
         self.results.try_iter().for_each(drop);
@@ -260,7 +260,7 @@ fn spawn(who: Actor, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 /// Passes a batch through the pinning stage.
-pub(in crate::loader) fn pin<B>(done: FetchOutcome<B>, stage: &PinStage<B>) -> FetchOutcome<B> {
+pub(crate) fn pin<B>(done: FetchOutcome<B>, stage: &PinStage<B>) -> FetchOutcome<B> {
     let FetchOutcome { made: Made::Batch(batch), epoch, .. } = done else { return done };
     let made = match guarded(|| stage(batch)) {
         Ok(batch) => Made::Batch(batch),

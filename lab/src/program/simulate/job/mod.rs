@@ -11,9 +11,9 @@ mod pace;
 mod point;
 mod trace;
 
-pub(in crate::program) use model::{FORWARD, LayerModel, ModelLayer, matrix};
+pub(crate) use model::{FORWARD, LayerModel, ModelLayer, matrix};
 pub(super) use pace::{Pace, Paces};
-pub(in crate::program) use point::{ClusterPoint, StepCounts};
+pub(crate) use point::{ClusterPoint, StepCounts};
 
 use super::file::{in_file, read};
 use super::report::ReportRow;
@@ -123,9 +123,9 @@ pub struct SimulatedJobOptions {
 }
 
 /// A job whose files have been read.
-pub(in crate::program) struct SimulatedJob<'a> {
+pub(crate) struct SimulatedJob<'a> {
     options: &'a SimulatedJobOptions,
-    pub(in crate::program) model: LayerModel,
+    pub(crate) model: LayerModel,
     rates: Rates,
     /// Seconds of a step without communication, by optimizer and slowness.
     alone: RefCell<BTreeMap<(String, u64), f64>>,
@@ -136,7 +136,7 @@ impl SimulatedJobOptions {
     ///
     /// # Errors
     /// The first invalid option, in one line.
-    pub(in crate::program) fn job(&self) -> Result<SimulatedJob<'_>> {
+    pub(crate) fn job(&self) -> Result<SimulatedJob<'_>> {
         let model = LayerModel::named(&self.model, self.compute()?)?;
         Ok(SimulatedJob { options: self, model, rates: self.rates()?, alone: RefCell::default() })
     }
@@ -145,7 +145,7 @@ impl SimulatedJobOptions {
     ///
     /// # Errors
     /// The first invalid line of the topology's file, in one line.
-    pub(in crate::program) fn point(&self) -> Result<ClusterPoint> {
+    pub(crate) fn point(&self) -> Result<ClusterPoint> {
         let Some(path) = &self.topology else {
             return Ok(ClusterPoint {
                 ranks: self.ranks,
@@ -188,7 +188,7 @@ impl SimulatedJobOptions {
     ///
     /// # Errors
     /// The reason why the cluster is impossible, in one line.
-    pub(in crate::program) fn check(&self, point: &ClusterPoint) -> Result<()> {
+    pub(crate) fn check(&self, point: &ClusterPoint) -> Result<()> {
         self.cluster(point)?;
         self.slowness(point.ranks).map(drop)
     }
@@ -205,7 +205,7 @@ impl SimulatedJobOptions {
     ///
     /// # Errors
     /// The reason why it is not, in one line.
-    pub(in crate::program) fn check_link_counts(&self, point: &ClusterPoint) -> Result<()> {
+    pub(crate) fn check_link_counts(&self, point: &ClusterPoint) -> Result<()> {
         let is_of_none = point.topology.as_ref().is_some_and(|topology| !topology.takes_link());
         match (point.hosts, &self.topology) {
             (1, None) => {
@@ -254,14 +254,14 @@ impl SimulatedJobOptions {
     }
 
     /// Returns true if algorithms communicate within each host first.
-    pub(in crate::program) fn is_hierarchical(&self, point: &ClusterPoint) -> bool {
+    pub(crate) fn is_hierarchical(&self, point: &ClusterPoint) -> bool {
         !self.flat && point.hosts > 1 && point.ranks > point.hosts
     }
 }
 
 impl SimulatedJob<'_> {
     /// Returns true if the time of steps is partly random.
-    pub(in crate::program) fn varies(&self, point: &ClusterPoint) -> bool {
+    pub(crate) fn varies(&self, point: &ClusterPoint) -> bool {
         let SimulatedJobOptions { pace, link, intra, shape, .. } = self.options;
         let in_topology = point.topology.as_ref().is_some_and(|topology| topology.varies());
         pace.varies() || link.varies() || intra.varies() || shape.varies() || in_topology
@@ -271,7 +271,7 @@ impl SimulatedJob<'_> {
     ///
     /// # Errors
     /// That of a rank.
-    pub(in crate::program) fn row(
+    pub(crate) fn row(
         &self,
         chosen: &ChosenAlgorithm,
         point: &ClusterPoint,
@@ -294,12 +294,7 @@ impl SimulatedJob<'_> {
     ///
     /// # Errors
     /// That of the rank.
-    pub(in crate::program) fn fit(
-        &mut self,
-        rates: Rates,
-        measured_s: f64,
-        chosen: &ChosenAlgorithm,
-    ) -> Result<()> {
+    pub(crate) fn fit(&mut self, rates: Rates, measured_s: f64, chosen: &ChosenAlgorithm) -> Result<()> {
         self.rates = rates;
         self.alone.borrow_mut().clear();
         let scene = SimulatedRun {
@@ -348,7 +343,7 @@ impl SimulatedJob<'_> {
     }
 
     /// Returns an algorithm without its warm-up, unless the warm-up is simulated, too.
-    pub(in crate::program) fn simulated(&self, chosen: &ChosenAlgorithm) -> ChosenAlgorithm {
+    pub(crate) fn simulated(&self, chosen: &ChosenAlgorithm) -> ChosenAlgorithm {
         let without = chosen.algorithm.without_warm_up().filter(|_| !self.options.from_start);
         without.map_or_else(
             || chosen.clone(),

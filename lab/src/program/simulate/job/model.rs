@@ -21,23 +21,23 @@ const PARTS: usize = 16;
 
 /// One parameter of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct ModelLayer {
-    pub(in crate::program) name: String,
-    pub(in crate::program) elements: usize,
+pub(crate) struct ModelLayer {
+    pub(crate) name: String,
+    pub(crate) elements: usize,
     /// Time of its part of the forward pass.
-    pub(in crate::program) forward: Duration,
+    pub(crate) forward: Duration,
     /// Time of its part of the backward pass.
-    pub(in crate::program) backward: Duration,
+    pub(crate) backward: Duration,
 }
 
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program) struct LayerModel {
-    pub(in crate::program) layers: Vec<ModelLayer>,
+pub(crate) struct LayerModel {
+    pub(crate) layers: Vec<ModelLayer>,
 }
 
 /// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.
-pub(in crate::program) const FORWARD: f64 = 0.5;
+pub(crate) const FORWARD: f64 = 0.5;
 
 /// Models with names, and the time of their passes on a V100; docs/simulation.md gives the sources.
 pub(super) const NAMES: [(&str, Duration); 5] = [
@@ -53,7 +53,7 @@ impl LayerModel {
     ///
     /// # Errors
     /// The file, the line and the correct form, in one line.
-    pub(in crate::program::simulate) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
+    pub(super) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
         let Some((_, usual)) = NAMES.iter().find(|(name, _)| *name == text) else {
             if let Some(elements) = number(text) {
                 return Self::of_elements(text, elements, compute);
@@ -135,12 +135,12 @@ impl LayerModel {
     }
 
     /// Returns the time of a forward and a backward pass.
-    pub(in crate::program) fn passes(&self) -> Duration {
+    pub(super) fn passes(&self) -> Duration {
         self.layers.iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
     /// Returns the parameters as the engine takes them.
-    pub(in crate::program::simulate) fn parameters(&self) -> Vec<Parameter> {
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
         let parameter = |layer: &ModelLayer| Parameter {
             name: layer.name.clone(),
             dtype: DType::F32,
@@ -150,7 +150,7 @@ impl LayerModel {
     }
 
     /// Returns the number of elements.
-    pub(in crate::program::simulate) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.layers.iter().map(|layer| layer.elements).sum()
     }
 }
@@ -170,7 +170,7 @@ impl ModelLayer {
 
 /// Returns the shape of a parameter of this many elements. A large one has two dimensions, since some algorithms work
 /// on matrices.
-pub(in crate::program) fn matrix(elements: usize) -> Vec<usize> {
+pub(crate) fn matrix(elements: usize) -> Vec<usize> {
     let widths = [4096, 1024, 768, 512, 256, 128, 64];
     let width =
         widths.into_iter().find(|width| elements.is_multiple_of(*width) && elements / width >= *width);

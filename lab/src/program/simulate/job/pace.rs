@@ -46,7 +46,7 @@ pub struct Drift {
 
 impl PaceOptions {
     /// Returns true if the pace of a rank differs from step to step.
-    pub(in crate::program::simulate) fn varies(&self) -> bool {
+    pub(crate) fn varies(&self) -> bool {
         self.compute_jitter.is_some() || self.compute_drift.is_some()
     }
 
@@ -54,7 +54,7 @@ impl PaceOptions {
     ///
     /// # Errors
     /// Text that names no ranks or no factor, in one line.
-    pub(in crate::program::simulate) fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
+    pub(crate) fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
         let mut slowness = vec![1.0; ranks];
         for text in &self.straggler {
             let parsed = straggler(text).filter(|(named, _)| *named.end() < ranks);
@@ -73,7 +73,7 @@ impl PaceOptions {
     ///
     /// # Errors
     /// As [`PaceOptions::slowness`].
-    pub(in crate::program::simulate) fn paces(&self, ranks: usize, seed: u64) -> Result<Paces> {
+    pub(crate) fn paces(&self, ranks: usize, seed: u64) -> Result<Paces> {
         let PaceOptions { compute_jitter: jitter, compute_drift: drift, .. } = *self;
         Ok(Paces { slowness: self.slowness(ranks)?, jitter, drift, seed })
     }
@@ -81,7 +81,7 @@ impl PaceOptions {
 
 /// Paces of ranks, drawn for one step after the other.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::program::simulate) struct Paces {
+pub(crate) struct Paces {
     /// Constant factor of each rank.
     slowness: Vec<f64>,
     jitter: Option<Jitter>,
@@ -90,7 +90,7 @@ pub(in crate::program::simulate) struct Paces {
 }
 
 /// Factors of one rank in its steps, from the first on, without an end.
-pub(in crate::program::simulate) struct Pace {
+pub(crate) struct Pace {
     slowness: f64,
     jitter: Option<Jitter>,
     drift: Option<Drift>,
@@ -107,7 +107,7 @@ impl Paces {
     }
 
     /// Returns the pace of a rank.
-    pub(in crate::program::simulate) fn of(&self, rank: usize) -> Pace {
+    pub(crate) fn of(&self, rank: usize) -> Pace {
         let mut random = Random::new([self.seed, rank as u64].into_iter().fold(hash::START, hash::step));
         let phase = random.between(0.0, 1.0);
         let Paces { slowness, jitter, drift, .. } = self;
@@ -115,7 +115,7 @@ impl Paces {
     }
 
     /// Returns the mean factor of the steps that count, of the rank for which it is largest.
-    pub(in crate::program::simulate) fn slowest(&self, steps: StepCounts) -> f64 {
+    pub(crate) fn slowest(&self, steps: StepCounts) -> f64 {
         if self.jitter.is_none() && self.drift.is_none() {
             return self.slowness.iter().copied().fold(0.0, f64::max);
         }

@@ -22,7 +22,7 @@ struct StepTrace {
 }
 
 /// Reads the layers, in the order of the forward pass, or returns the defect of the file.
-pub(in crate::program::simulate) fn layers(text: &str) -> Result<Vec<ModelLayer>, String> {
+pub(crate) fn layers(text: &str) -> Result<Vec<ModelLayer>, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     let events = file["traceEvents"].as_array().ok_or("traceEvents is missing")?;
     let sizes: BTreeMap<u64, u64> = events.iter().filter_map(size).collect();
