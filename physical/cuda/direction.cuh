@@ -1,4 +1,4 @@
-// Adam's direction, which several optimizers step along: the twin of Direction in algorithms/src/optimizer/adam.rs.
+// Adam's direction, which several optimizers step along: the twin of Direction in algorithms/src/optimizer/adam/mod.rs.
 // Include this after device.cuh.
 #pragma once
 

@@ -25,8 +25,6 @@ mod learning_rate;
 mod lion;
 pub(crate) mod moments;
 mod muon;
-mod newton_schulz;
-
 mod sgd;
 
 pub use adam::{Adam, AdamW, AdaptiveMoments};

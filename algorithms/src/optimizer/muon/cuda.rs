@@ -3,11 +3,11 @@
 //! Matrices are stepped one after the other, in the same scratch memory. A² is never stored, only the polynomial of A
 //! and A².
 
+use super::newton_schulz::COEFFICIENTS;
 use super::{MatrixStep, MuonStep, TensorRule};
 use crate::elementwise::name_for;
 use crate::float_ext::FloatExt;
 use crate::optimizer::adam;
-use crate::optimizer::newton_schulz::COEFFICIENTS;
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
 use hexagram_logical::device::sums::Sums;
 use std::ops::Range;

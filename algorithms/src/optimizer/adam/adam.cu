@@ -1,4 +1,4 @@
-// The Adam step: the twin of adam.rs.
+// The Adam step: the twin of mod.rs.
 
 #include "device.cuh"
 #include "direction.cuh"

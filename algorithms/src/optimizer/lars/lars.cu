@@ -1,4 +1,4 @@
-// The LARS step: the twin of lars.rs. The first entry sums the squares of gradients and parameters by blocks.
+// The LARS step: the twin of mod.rs. The first entry sums the squares of gradients and parameters by blocks.
 
 #include "device.cuh"
 #include "elements.cuh"

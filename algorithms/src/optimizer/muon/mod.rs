@@ -21,10 +21,10 @@
 
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
+mod newton_schulz;
 
 use super::adam::{AdamDirection, AdamStep, SLOTS};
 use super::group::matches;
-use super::newton_schulz::orthogonalize;
 use super::{AdamW, Optimizer, Update, checked, with_float};
 use crate::elementwise::{self, Elementwise};
 use crate::float_ext::FloatExt;
@@ -35,6 +35,7 @@ use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::options_text::{NamedOptions, Options, one_of, part, truth};
 use hexagram_logical::runtime::Work;
 use hexagram_logical::{Error, Result};
+use newton_schulz::orthogonalize;
 use std::ops::Range;
 use std::sync::Arc;
 

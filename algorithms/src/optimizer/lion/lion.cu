@@ -1,4 +1,4 @@
-// The Lion step: the twin of lion.rs.
+// The Lion step: the twin of mod.rs.
 
 #include "device.cuh"
 #include "elements.cuh"

@@ -1,4 +1,4 @@
-// The AdamW step: the twin of adam.rs.
+// The AdamW step: the twin of mod.rs.
 
 #include "device.cuh"
 #include "direction.cuh"

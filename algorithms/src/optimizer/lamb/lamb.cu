@@ -1,4 +1,4 @@
-// The LAMB step: the twin of lamb.rs.
+// The LAMB step: the twin of mod.rs.
 //
 // The first entry updates the moments, and sums the squares of parameters and directions by blocks; the last one steps
 // by the quotient of both norms. It recomputes the directions, with the same memory traffic as storing them.

@@ -1,4 +1,4 @@
-// The Muon step of a matrix: the twin of muon.rs and newton_schulz.rs.
+// The Muon step of a matrix: the twin of mod.rs and newton_schulz.rs.
 //
 // A product is computed tile by tile, each by one thread block from slices of both factors in shared memory. Every
 // element is one sum in the order of the inner index, as on the host, so no two threads share one. The product of a

@@ -1,4 +1,4 @@
-// Steps of stochastic gradient descent: the twin of sgd.rs.
+// Steps of stochastic gradient descent: the twin of mod.rs.
 
 #include "device.cuh"
 #include "elements.cuh"
