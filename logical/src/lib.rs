@@ -35,30 +35,19 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod asynchronous;
-mod blocking;
-mod call;
 mod catalogues;
 pub mod centralized;
-mod channel;
 pub mod codec;
 mod communicator;
 pub mod decentralized;
 pub mod encoding;
 #[cfg(feature = "executor")]
 pub mod executor;
-mod group;
-mod members;
 pub mod options_text;
-mod part;
-mod point_to_point;
-mod split;
 pub mod testing;
 
-pub use blocking::Blocking;
-pub use call::Call;
 pub use centralized::Hierarchy;
-pub use channel::Channel;
-pub use communicator::Communicator;
+pub use communicator::{Blocking, Call, Channel, Communicator, Part};
 pub use hexagram_physical::device;
 pub use hexagram_physical::device::Queue;
 pub use hexagram_physical::drive;
@@ -73,7 +62,6 @@ pub use hexagram_physical::{
     Bool, Buffer, DType, Element, Error, HeartbeatOptions, JoinOptions, Peer, ReduceOp, Result,
     TransportKind, World,
 };
-pub use part::Part;
 
 use std::pin::Pin;
 

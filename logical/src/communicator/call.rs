@@ -16,8 +16,8 @@
 //! .await
 //! ```
 
+use super::group::{Group, TagKind};
 use crate::encoding::MessageSender;
-use crate::group::{Group, TagKind};
 use crate::{Buffer, Communicator, Part, Peer, Result};
 use hexagram_physical::codec::Codec;
 use hexagram_physical::error::ErrorContext;

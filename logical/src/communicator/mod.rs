@@ -1,7 +1,29 @@
 //! The communicator: the membership of one thread in a group of ranks. Every primitive is a method of it.
+//!
+//! | file | content |
+//! |---|---|
+//! | `split.rs`, `members.rs`, `channel.rs` | communicators of fewer ranks, and of other threads |
+//! | `group.rs` | some ranks of the world, with new numbers and separate messages |
+//! | `call.rs`, `part.rs` | one operation: its number, its messages, and parts of buffers |
+//! | `point_to_point.rs` | a message between two ranks |
+//! | `blocking.rs` | every primitive for plain slices |
+
+mod blocking;
+mod call;
+mod channel;
+mod group;
+mod members;
+mod part;
+mod point_to_point;
+mod split;
+
+pub use blocking::Blocking;
+pub use call::Call;
+pub use channel::Channel;
+pub use part::Part;
 
 use crate::asynchronous::Activity;
-use crate::group::Group;
+use group::Group;
 use hexagram_physical::fingerprint::Rate;
 use hexagram_physical::operation::Poison;
 use hexagram_physical::transport::{Bell, Transport};

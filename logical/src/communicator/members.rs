@@ -5,7 +5,7 @@
 //! and a digest of its list; the lowest sends the maximum back to all. Two messages of 16 bytes for each other
 //! member.
 
-use crate::split::after;
+use super::split::after;
 use crate::{Buffer, Call, Communicator, DType, Error, Primitive, ReceiveMode, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::hash;

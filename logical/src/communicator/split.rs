@@ -1,6 +1,6 @@
 //! Splits: groups of some ranks of another group.
 
-use crate::group::{Group, KINDS};
+use super::group::{Group, KINDS};
 use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result};
 
 /// Contribution of one rank to a split, as three numbers.

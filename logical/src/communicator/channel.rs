@@ -1,8 +1,8 @@
 //! Channels for further threads: the ranks of a group agree on a number, and a thread of each opens a communicator
 //! there.
 
+use super::group::Group;
 use crate::asynchronous::Activity;
-use crate::group::Group;
 use crate::{Buffer, Communicator, Primitive, ReduceOp, Result, TransportKind, World};
 use std::sync::Arc;
 
