@@ -37,7 +37,7 @@ const END: &str = "<!-- lab/examples/compare: end -->";
 struct ComparisonOptions {
     /// Algorithms to compare, with options as in 'slowmo(period=12)' [default: all]
     algorithms: Vec<String>,
-    /// Folder with algorithms.md, whose table a run of all replaces, and for algorithms-time.svg and -bytes.svg
+    /// Folder with algorithms.md, whose table a run of all replaces, and with a folder for its pictures
     #[arg(long, default_value = "docs")]
     docs: PathBuf,
     /// Folder for each run's metrics.jsonl and plot.svg, and for the pictures of a run of some
@@ -71,8 +71,8 @@ impl ComparisonOptions {
     }
 
     /// Returns the folder of the pictures.
-    fn pictures(&self) -> &Path {
-        if self.is_whole() { &self.docs } else { &self.out }
+    fn pictures(&self) -> PathBuf {
+        if self.is_whole() { self.docs.join("pictures") } else { self.out.clone() }
     }
 }
 
@@ -223,6 +223,8 @@ fn draw(
     panels.iter_mut().skip(1).for_each(|panel| panel.drawn.extend(reference.clone()));
     let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
     let axes = Axes { x, y: "training loss (nats)", log_x: true, log_y: true };
-    let file = options.pictures().join(format!("algorithms-{name}.svg"));
+    let folder = options.pictures();
+    std::fs::create_dir_all(&folder)?;
+    let file = folder.join(format!("algorithms-{name}.svg"));
     Ok(std::fs::write(file, Picture { title, columns: 2, axes, panels }.svg())?)
 }

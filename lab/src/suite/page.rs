@@ -59,8 +59,10 @@ pub fn write_pages(results: &Results, folder: &Path) -> Result<()> {
     let matrix = results.of_matrix();
     let page = ResultsPage(&matrix);
     write(&path, &format!("{before}{BEGIN}\n{}{END}{after}", page.text(results)))?;
-    write(&folder.join("which-algorithm-consensus.svg"), &page.consensus())?;
-    write(&folder.join("which-algorithm-bytes.svg"), &page.bytes())?;
+    let pictures = folder.join("pictures");
+    std::fs::create_dir_all(&pictures).map_err(|cause| not_written(&pictures, cause))?;
+    write(&pictures.join("which-algorithm-consensus.svg"), &page.consensus())?;
+    write(&pictures.join("which-algorithm-bytes.svg"), &page.bytes())?;
     keep(results, folder)
 }
 

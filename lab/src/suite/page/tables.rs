@@ -144,9 +144,9 @@ impl ResultsPage<'_> {
                 both(ResultMeasure::Consensus, 1.0)
             );
         }
-        text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n\
+        text + "\n![Errors against bytes sent](pictures/which-algorithm-bytes.svg)\n\n\
              Points have the numbers and colors of the key; a number without room is left out.\n\n![Consensus distance by \
-             step](which-algorithm-consensus.svg)\n\n"
+             step](pictures/which-algorithm-consensus.svg)\n\n"
     }
 }
 
