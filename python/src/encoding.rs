@@ -1,7 +1,7 @@
 //! Encodings: a codec, the feedback of its error, and their state for one bucket.
 
 use crate::error::{exception, usage};
-use crate::state::{SavedEncoding, dictionary};
+use crate::values::state::{SavedEncoding, dictionary};
 use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, RandomK};
 use hexagram::encoding::{AnyFeedback, Feedback};
 use hexagram::logical::options_text::{Catalogue, Catalogues, OptionsText, Values};

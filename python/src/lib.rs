@@ -6,21 +6,15 @@
 
 mod asynchronous;
 mod callbacks;
-mod communication_hook;
 mod communicator;
-mod dtype;
 mod encoding;
 mod engine;
 mod error;
 mod fork;
-mod leaving;
-mod log;
 mod memory;
 mod program;
 mod sampler;
-mod state;
-mod store;
-mod whole;
+mod values;
 mod work;
 mod world;
 
@@ -62,7 +56,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::BucketView>()?;
     module.add_function(wrap_pyfunction!(engine::algorithms, module)?)?;
     module.add_function(wrap_pyfunction!(engine::needs_learning_rate, module)?)?;
-    module.add_class::<communication_hook::CommunicationHook>()?;
+    module.add_class::<engine::CommunicationHook>()?;
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;
     module.add_function(wrap_pyfunction!(memory::gpu::make_stream_wait, module)?)?;

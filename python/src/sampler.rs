@@ -1,7 +1,7 @@
 //! Samplers: the assignment of samples to ranks, with the same indices as in Rust and in PyTorch.
 
 use crate::error::usage;
-use crate::whole::{count, ranks};
+use crate::values::whole::{count, ranks};
 use hexagram::sampler::{
     Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
     ElasticOptions, ElasticSampler, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,

@@ -7,8 +7,8 @@ use crate::communicator::{
 };
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::SavedEncoding;
-use crate::whole::ranks;
+use crate::values::state::SavedEncoding;
+use crate::values::whole::ranks;
 use crate::work::WorkValue;
 use hexagram::asynchronous;
 use pyo3::prelude::*;

@@ -6,8 +6,8 @@ use crate::communicator::{
 };
 use crate::error::{exception, usage};
 use crate::memory::Operand;
-use crate::state::{SavedEncoding, dictionary};
-use crate::whole::count;
+use crate::values::state::{SavedEncoding, dictionary};
+use crate::values::whole::count;
 use crate::work::WorkValue;
 use hexagram::asynchronous::{self, Add, ServerOptions, SgdUpdate};
 use hexagram::encoding::Encoding;

@@ -9,7 +9,7 @@ use crate::communicator::{Communicator, ElementsArgument, InnerCommunicator};
 use crate::encoding::make;
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::whole::{count, ranks};
+use crate::values::whole::{count, ranks};
 use crate::world::{Closes, World};
 use hexagram::encoding::Encoding;
 use hexagram::{Result, asynchronous};

@@ -6,8 +6,8 @@ use crate::communicator::{
 };
 use crate::error::exception;
 use crate::memory::Operand;
-use crate::state::{SavedEncoding, dictionary};
-use crate::whole::ranks;
+use crate::values::state::{SavedEncoding, dictionary};
+use crate::values::whole::ranks;
 use hexagram::{Result, asynchronous};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,9 +1,9 @@
 //! Collectives between all ranks.
 
 use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
-use crate::dtype::reduction;
 use crate::memory::Operand;
-use crate::whole::{count, ranks};
+use crate::values::dtype::reduction;
+use crate::values::whole::{count, ranks};
 use pyo3::prelude::*;
 
 #[pymethods]

@@ -4,10 +4,10 @@
 use super::encoded::gossip_options;
 use super::hierarchy::{Hierarchy, InnerHierarchy};
 use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
-use crate::dtype::{graph, reduction};
 use crate::encoding::{Encoding, LinearEncoding};
 use crate::memory::Operand;
-use crate::whole::{count, ranks};
+use crate::values::dtype::{graph, reduction};
+use crate::values::whole::{count, ranks};
 use crate::work::WorkValue;
 use pyo3::prelude::*;
 

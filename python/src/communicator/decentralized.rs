@@ -2,7 +2,7 @@
 
 use super::{CallOptions, CallResult, Communicator, InnerCommunicator, nothing};
 use crate::memory::{lent_to_read, lent_to_write};
-use crate::whole::ranks;
+use crate::values::whole::ranks;
 use hexagram::Buffer;
 use pyo3::prelude::*;
 

@@ -1,10 +1,10 @@
 //! The group itself: its ranks, its lanes, its subgroups, and their shared memory.
 
 use super::{CallOptions, Communicator, Hierarchy, InnerCommunicator};
-use crate::dtype::dtype;
 use crate::error::{exception, usage};
 use crate::memory::{Memory, gpu};
-use crate::whole::{count, ranks};
+use crate::values::dtype::dtype;
+use crate::values::whole::{count, ranks};
 use crate::work::{interruptible, outcome};
 use crate::world::Over;
 use hexagram::logical::Channel;

@@ -1,7 +1,7 @@
 //! The ranks of a group, by host.
 
 use super::{CallOptions, CallResult, Communicator};
-use crate::whole::count;
+use crate::values::whole::count;
 use crate::work::{WorkValue, outcome};
 use hexagram::Result;
 use hexagram::logical::executor::{Order, Ticket};

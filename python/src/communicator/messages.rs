@@ -2,7 +2,7 @@
 
 use super::{CallOptions, CallResult, Communicator, ElementsArgument, InnerCommunicator, nothing};
 use crate::memory::Operand;
-use crate::whole::{ranks, tag};
+use crate::values::whole::{ranks, tag};
 use crate::work::WorkValue;
 use pyo3::prelude::*;
 

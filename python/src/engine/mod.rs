@@ -1,11 +1,13 @@
 //! The engine for a framework in Python: the base of `hexagram.torch.DataParallel`.
 
+mod communication_hook;
 mod options;
 mod outside;
 mod state;
 mod thread;
 mod view;
 
+pub(crate) use communication_hook::CommunicationHook;
 pub(crate) use options::{algorithms, needs_learning_rate};
 pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;

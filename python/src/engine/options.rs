@@ -161,7 +161,7 @@ pub(super) fn parameters(
     listed: Vec<(String, String, Vec<usize>)>,
 ) -> PyResult<Vec<Parameter>> {
     let read = |(name, dtype, shape): (String, String, Vec<usize>)| {
-        Ok(Parameter { name, dtype: crate::dtype::dtype(py, &dtype)?, shape })
+        Ok(Parameter { name, dtype: crate::values::dtype::dtype(py, &dtype)?, shape })
     };
     listed.into_iter().map(read).collect()
 }

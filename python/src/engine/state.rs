@@ -3,9 +3,9 @@
 
 use super::Engine;
 use super::thread::{answer, outcome};
-use crate::dtype::named;
 use crate::error::{exception, usage};
 use crate::memory::copied;
+use crate::values::dtype::named;
 use hexagram::algorithms::engine::OptimizerState;
 use hexagram::algorithms::registry;
 use hexagram::{DataParallel, Error, Record, Result};

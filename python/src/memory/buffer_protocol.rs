@@ -5,8 +5,8 @@
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, name_of};
-use crate::dtype::all_dtypes;
 use crate::error::usage;
+use crate::values::dtype::all_dtypes;
 use hexagram::{DType, Queue};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;

@@ -5,8 +5,8 @@
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, gpu, name_of};
-use crate::dtype::all_dtypes;
 use crate::error::{exception, usage};
+use crate::values::dtype::all_dtypes;
 use hexagram::{DType, Queue};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid};

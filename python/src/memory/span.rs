@@ -2,8 +2,8 @@
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, gpu};
-use crate::dtype::dtype;
 use crate::error::{exception, usage};
+use crate::values::dtype::dtype;
 use hexagram::{DType, Queue};
 use pyo3::prelude::*;
 

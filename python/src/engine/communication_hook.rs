@@ -1,7 +1,7 @@
 //! The hook of PyTorch's `DistributedDataParallel`: an algorithm on the gradient buckets of DDP.
 
+use super::answer;
 use crate::communicator::Communicator;
-use crate::engine::answer;
 use crate::error::exception;
 use crate::fork::Generation;
 use crate::memory::lent_to_write;

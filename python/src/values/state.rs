@@ -1,9 +1,9 @@
 //! States of encodings, windows and servers as plain Python values: a dictionary of numbers and bytes that can be pickled,
 //! and read without this library.
 
-use crate::dtype::dtype;
 use crate::error::{exception, usage};
 use crate::memory::copied;
+use crate::values::dtype::dtype;
 use hexagram::Buffer;
 use hexagram::encoding::State;
 use pyo3::prelude::*;

@@ -1,20 +1,24 @@
 //! The world of this process: joining, its state, and leaving.
 
+mod leaving;
+mod log;
+mod store;
+
 use crate::communicator::Communicator;
 use crate::error::{exception, usage};
 use crate::fork::Generation;
-use crate::leaving::{self, Leaving};
-use crate::store::PythonStore;
-use crate::whole::{count, ranks};
+use crate::values::whole::{count, ranks};
 use crate::work::{interruptible, interruptible_then};
 use hexagram::logical::executor::{Executor, ExecutorOptions, GroupHandle};
 use hexagram::{Error, JoinOptions, Result};
+use leaving::Leaving;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use store::PythonStore;
 
 /// State that a world and its communicators share, from joining to leaving.
 pub(crate) struct WorldMember {
@@ -403,7 +407,7 @@ impl World {
         join: impl FnOnce() -> Result<hexagram::World> + Send + 'static,
     ) -> PyResult<Py<Self>> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
-        crate::log::listen();
+        log::listen();
         let joined = interruptible(py, move || {
             let world = join()?;
             if let Some(deadline) = deadline {
