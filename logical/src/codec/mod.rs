@@ -1,4 +1,5 @@
-//! The built-in codecs. For a codec of your own, implement [`Codec`].
+//! The built-in codecs. For a codec of your own, implement [`Codec`]. To add one here, follow section 7 of
+//! `docs/write-your-own-codec.md`.
 //!
 //! | codec | bytes for d elements | unbiased | δ | linear |
 //! |---|---|---|---|---|

@@ -8,15 +8,8 @@ use numbers::{bits, run};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Other forms of the codecs in the catalogue.
-const FORMS: [&str; 15] = [
-    "min-max8(block=7)",
-    "min-max8(block=whole)",
-    "e3m0(block=7)",
-    "int4(block=5)",
-    "e4m3(block=5)",
-    "sign(block=13)",
-    "sign(block=whole)",
+/// Other forms of the codecs in the catalogue that do not encode in blocks.
+const FORMS: [&str; 8] = [
     "qsgd(levels=1)",
     "qsgd(levels=6, bucket=100)",
     "qsgd(levels=32768)",
@@ -27,14 +20,18 @@ const FORMS: [&str; 15] = [
     "random-k(3, unbiased=true)",
 ];
 
-/// Every codec of the catalogue with that policy, and other forms of them.
+/// Every codec of the catalogue with that policy, and other forms of them: those that encode in blocks with small blocks
+/// and with one block.
 pub(crate) fn all(policy: NotFinite) -> Vec<Arc<dyn Codec>> {
     let policy = format!("not_finite={policy:?}").to_lowercase();
     let spelled = |form: &str| match form.strip_suffix(')') {
         Some(options) => format!("{options}, {policy})"),
         None => format!("{form}({policy})"),
     };
-    names().into_iter().chain(FORMS).map(|form| named(&spelled(form)).unwrap()).collect()
+    let plain = names().into_iter().chain(FORMS).map(|form| named(&spelled(form)).unwrap());
+    let in_blocks = |name| ["7", "whole"].map(|size| named(&spelled(&format!("{name}(block={size})"))).ok());
+    // A codec without the option `block` refuses it.
+    plain.chain(names().into_iter().flat_map(in_blocks).flatten()).collect()
 }
 
 /// Those that leave no number out.

@@ -43,7 +43,7 @@ impl Format for E3m0Format {
     const BITS: usize = 4;
     const BLOCK: usize = 512;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &KERNELS;
+    const KERNELS: Option<&'static cuda::Kernels> = Some(&KERNELS);
 
     /// Returns the contraction from the errors of numbers above s/64, of those below, and of the largest, which is
     /// exact: δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).

@@ -38,7 +38,7 @@ impl Format for E4m3Format {
     const BITS: usize = 8;
     const BLOCK: usize = PIECE;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &KERNELS;
+    const KERNELS: Option<&'static cuda::Kernels> = Some(&KERNELS);
 
     /// Returns the contraction from errors of at most |x|/16, or 2⁻¹⁰/448 of the largest number of the block.
     fn contraction(size: usize) -> f64 {

@@ -43,7 +43,7 @@ impl Format for Int4Format {
     const BITS: usize = 4;
     const BLOCK: usize = 128;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &KERNELS;
+    const KERNELS: Option<&'static cuda::Kernels> = Some(&KERNELS);
 
     fn contraction(size: usize) -> f64 {
         196.0 / (size as f64 + 195.0)

@@ -34,7 +34,7 @@ impl Format for MinMaxFormat {
     const BLOCK: usize = PIECE;
     const ABOUT: &'static str = "elements that share a range";
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &KERNELS;
+    const KERNELS: Option<&'static cuda::Kernels> = Some(&KERNELS);
 
     /// Returns the contraction from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖²: δ = 1 − B/(2·255²).
     fn contraction(size: usize) -> f64 {

@@ -34,7 +34,7 @@ impl Format for SignFormat {
     const BITS: usize = 1;
     const BLOCK: usize = PIECE;
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels = &KERNELS;
+    const KERNELS: Option<&'static cuda::Kernels> = Some(&KERNELS);
 
     fn contraction(size: usize) -> f64 {
         1.0 / size as f64

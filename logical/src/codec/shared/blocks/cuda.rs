@@ -164,7 +164,8 @@ mod tests {
         let sized = ["1", "2048", "2049", "whole"].map(|size| format!("(block={size})"));
         let forms =
             names().into_iter().flat_map(|name| sized.iter().map(move |size| format!("{name}{size}")));
-        let in_blocks: Vec<_> = forms.filter_map(|form| named(&form).ok()).collect();
+        let in_blocks = forms.filter_map(|form| named(&form).ok());
+        let in_blocks: Vec<_> = in_blocks.filter(|codec| codec.encode_program(1, 0).is_some()).collect();
         assert!(in_blocks.len() >= 17, "{in_blocks:?}");
         let plain = [Arc::new(Half::F16) as Arc<dyn Codec>, Arc::new(Half::BF16), Arc::new(Exact)];
         for codec in in_blocks.into_iter().chain(plain) {
@@ -174,8 +175,7 @@ mod tests {
                     codec.decode_program(len, None),
                     codec.decode_program(len, Some(0.5)),
                 ];
-                for program in programs {
-                    let program = program.unwrap();
+                for program in programs.map(Option::unwrap) {
                     check_program(&program);
                     assert_eq!(program.launches.is_empty(), len == 0, "{}", codec.name());
                 }

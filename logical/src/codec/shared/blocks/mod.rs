@@ -37,14 +37,15 @@ pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     const BLOCK: usize;
     /// Description of the option `block`.
     const ABOUT: &'static str = "elements that share a scale";
-    /// Kernels of the same format for a GPU.
+    /// Kernels of the same format for a GPU. With `None`, the default, the host encodes and decodes.
     #[cfg(feature = "cuda")]
-    const KERNELS: &'static cuda::Kernels;
+    const KERNELS: Option<&'static cuda::Kernels> = None;
 
     /// Returns [`Properties::contraction`] for blocks of this size.
     fn contraction(size: usize) -> f64;
 
-    /// Encodes a block. Returns `None` to refuse a block that is not finite.
+    /// Encodes a block of any length up to the whole run. With [`NotFinite::Refuse`], returns `None` for a block that is
+    /// not finite.
     fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()>;
 
     /// Adds the numbers of a block, times a weight.
@@ -140,12 +141,12 @@ impl<F: Format> Codec for BlockCodec<F> {
 
     #[cfg(feature = "cuda")]
     fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
-        Some(F::KERNELS.encode(self.size, len, self.not_finite))
+        F::KERNELS.map(|kernels| kernels.encode(self.size, len, self.not_finite))
     }
 
     #[cfg(feature = "cuda")]
     fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
-        Some(F::KERNELS.decode(self.size, len, weight))
+        F::KERNELS.map(|kernels| kernels.decode(self.size, len, weight))
     }
 }
 
