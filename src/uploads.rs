@@ -121,7 +121,7 @@ impl<'a, B: Upload> Uploads<'a, B> {
     /// Returns the position of the loader after the last batch that was handed out: one before that of the
     /// [`Epoch`] itself.
     pub fn state(&self) -> LoaderState {
-        self.state
+        self.state.clone()
     }
 
     /// Takes the loader's next batch, and starts its copy.

@@ -32,6 +32,7 @@
 //! | `dataset/` | sources of samples: the traits of datasets, and the built-in datasets |
 //! | `loader/` | batches of samples, prepared by threads ahead of the training loop |
 //! | `rng/` | PyTorch's random numbers, orders, and draws by weight; a random order that takes no memory |
+//! | `parts.rs` | parts of an epoch that different numbers of ranks have drawn |
 //! | `ranks.rs` | common parts of the samplers for several ranks |
 //! | `file.rs` | reading of user files, up to a bound |
 //! | `error.rs` | errors of the options of samplers |
@@ -43,6 +44,7 @@ mod error;
 mod file;
 pub mod loader;
 mod partition;
+mod parts;
 mod ranks;
 mod rng;
 mod sampler;
@@ -57,6 +59,7 @@ pub use distributed::{
 };
 pub use error::SamplerError;
 pub use partition::Partition;
+pub use parts::EpochPart;
 pub use ranks::{ForRank, Tail};
 pub use rng::{KeyedPermutation, Mersenne, randperm};
 pub use sampler::{Draws, Sampler};

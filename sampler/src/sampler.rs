@@ -1,5 +1,7 @@
 //! The sampler trait: for each epoch, an order of draws that can be entered at any position.
 
+use crate::parts::EpochPart;
+
 /// The draws of one rank, from a position of an epoch to its end.
 pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 
@@ -9,8 +11,8 @@ pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 /// `(epoch, position)` is sufficient to resume in the middle of an epoch.
 ///
 /// A *position* counts the draws of all ranks together: when every rank has drawn `k` times since position `p`, the
-/// epoch is at `p + k * stride()`. A sampler whose order does not depend on the number of ranks can continue there
-/// with a different number of them, and draws exactly the remaining samples.
+/// epoch is at `p + k * stride()`. A different number of ranks can continue there, and draws
+/// exactly the remaining samples. If the order depends on the number of ranks, see [`set_parts`](Self::set_parts).
 ///
 /// ```
 /// use hexagram_sampler::{DistributedOptions, DistributedSampler, Sampler};
@@ -50,9 +52,26 @@ pub trait Sampler: Send + Sync {
         1
     }
 
-    /// Returns a number that is equal for samplers with the same orders in all epochs, whatever their rank. Compare
-    /// it before resuming at a position, which is only valid in the same order.
+    /// Returns a number that is equal for samplers with the same orders in all epochs, whatever their rank and
+    /// their [`grouping`](Self::grouping). Compare both before resuming at a position, which is only valid in the same
+    /// order.
     fn fingerprint(&self) -> u64;
+
+    /// Returns the number on which the order of samples depends in addition to the [`fingerprint`](Self::fingerprint): of
+    /// ranks, or of samples in a step; 1 if the order is the same for all of them.
+    fn grouping(&self) -> usize {
+        1
+    }
+
+    /// Continues the current epoch after `parts` of it, which ranks have drawn with other groupings, in this order. This
+    /// rank then draws from the samples that are left, and positions go on from the end of the last part. Holds until the
+    /// epoch changes, or until the next call; an empty list means the whole epoch.
+    ///
+    /// Deterministic: the samples that are left, and their order, depend on the options, the epoch and `parts`. The
+    /// default does nothing, for orders with a grouping of 1: a position is enough to continue in them.
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        let _ = parts;
+    }
 
     /// Returns the draws of this rank in the current epoch from `position` on. Empty at or beyond the end of the
     /// epoch.
@@ -85,6 +104,14 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn fingerprint(&self) -> u64 {
         (**self).fingerprint()
+    }
+
+    fn grouping(&self) -> usize {
+        (**self).grouping()
+    }
+
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        (**self).set_parts(parts);
     }
 
     fn iter_from(&self, position: usize) -> Draws<Self::Item> {

@@ -13,6 +13,7 @@
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
 //! | `saves.rs`, `provenance.rs` | its checkpoints, and the options and data that they belong to |
+//! | `position.rs` | the position of the loader in a checkpoint |
 //! | `baseline.rs` | the bytes that synchronous SGD would send |
 
 #![allow(clippy::disallowed_methods, reason = "ranks train on this machine, and its time is what they print")]
@@ -22,6 +23,7 @@ mod log;
 mod metrics;
 mod options;
 mod picture;
+mod position;
 mod progress;
 mod provenance;
 mod report;

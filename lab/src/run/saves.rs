@@ -4,7 +4,7 @@
 //! example because the disk is full, does not end the training: it continues, and the next save tries again.
 
 use super::provenance::MadeWith;
-use super::{RunError, RunOptions, Trained};
+use super::{RunError, RunOptions, Trained, position};
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
@@ -43,7 +43,8 @@ impl Saves {
 
     /// Resumes from the newest checkpoint if there is one, and starts at the beginning otherwise. A collective call.
     ///
-    /// If the order of samples has changed, the current epoch starts again.
+    /// The ranks share the samples of the epoch that are left. If options or data that choose the order of samples have
+    /// changed, the epoch starts again, and a difference reports it.
     ///
     /// # Errors
     /// If the checkpoint cannot be loaded, or was made with other options or data and those may not change.
@@ -63,20 +64,18 @@ impl Saves {
         let Some(own) = replica.load_if(saves.checkpoints(), &mut fits)? else {
             return Ok(Resumed::default());
         };
-        let position: u64 = own.noted("position")?;
-        let seed = own.noted("seed")?;
-        let epoch = own.noted("epoch")?;
-        let order = own.noted("order")?;
+        let state = position::noted(&own)?;
+        let epoch = state.epoch;
         let present = loader.state();
         let saved = if own.notes("ranks") { own.noted("ranks")? } else { ranks };
         if saved != ranks {
             changed.push(format!("{saved} ranks, and now {ranks}"));
         }
-        match (may_change || saved != ranks) && (seed, order) != (present.seed, present.order) {
-            true => loader.set_epoch(epoch),
-            false => {
-                loader.resume(&LoaderState { seed, epoch, position: usize::try_from(position)?, order })?
-            }
+        if may_change && (state.seed, state.order) != (present.seed, present.order) {
+            changed.push(format!("a different order of samples, so that epoch {} begins anew", epoch + 1));
+            loader.set_epoch(epoch);
+        } else {
+            loader.resume(&state)?;
         }
         Ok(Resumed { epoch, changed })
     }
@@ -103,16 +102,11 @@ impl Saves {
     pub(super) fn begin(
         &mut self,
         replica: &mut impl Trained,
-        state: LoaderState,
+        state: &LoaderState,
     ) -> Result<Option<String>, RunError> {
         let Some(saves) = &mut self.saves else { return Ok(None) };
         let mut own = Record::default();
-        let LoaderState { seed, epoch, position, order } = state;
-        for (name, value) in
-            [("seed", seed), ("epoch", epoch), ("position", position as u64), ("order", order)]
-        {
-            own.note(name, value);
-        }
+        position::note(&mut own, state);
         own.note("ranks", replica.engine().communicator().size());
         self.made_with.note(&mut own);
         self.tried += 1;

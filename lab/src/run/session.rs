@@ -118,12 +118,12 @@ impl<'a> TrainingSession<'a> {
         position: LoaderState,
     ) -> Result<(), RunError> {
         self.epoch.losses.push(loss);
-        self.epoch.position = Some(position);
         self.log.step(loss, replica.engine().metrics());
         if self.saves.is_due(replica.engine().steps(), false) {
             self.log.warn(self.saves.finish(replica)?);
-            self.log.warn(self.saves.begin(replica, position)?);
+            self.log.warn(self.saves.begin(replica, &position)?);
         }
+        self.epoch.position = Some(position);
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl<'a> TrainingSession<'a> {
         let is_last = self.epoch.number + 1 == self.run.options.epochs;
         if is_last && self.saves.is_due(replica.engine().steps(), true) {
             self.log.warn(self.saves.finish(replica)?);
-            self.log.warn(self.saves.begin(replica, position)?);
+            self.log.warn(self.saves.begin(replica, &position)?);
         }
         let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
         let steps = self.epoch.began.elapsed();

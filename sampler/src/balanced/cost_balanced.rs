@@ -16,6 +16,7 @@ use super::load_balancing::check_level;
 use super::radix::ascending;
 use crate::distributed::check_step;
 use crate::error::{SamplerError, check_entries};
+use crate::parts::{self, EpochPart};
 use crate::ranks::{Tail, check_ranks, for_rank};
 use crate::rng::{KeyedPermutation, mixed};
 use crate::sampler::{Draws, Sampler, fingerprint};
@@ -75,7 +76,8 @@ impl Default for CostBalancedOptions {
 /// ranks have the same number of batches, and none is empty, except with [`Tail::Exact`].
 ///
 /// The samples of a step do not depend on the number of ranks or their speeds, so that an epoch can continue with
-/// different ones. An epoch takes `36 len` bytes during sorting, and `4 len` afterwards. The time per step is
+/// different ones. After a change of the global batch, the samples that are left make new steps; see
+/// [`set_parts`](Sampler::set_parts). An epoch takes `36 len` bytes during sorting, and `4 len` afterwards. The time per step is
 /// proportional to the global batch times the number of ranks. Deterministic.
 ///
 /// ```
@@ -95,6 +97,8 @@ impl Default for CostBalancedOptions {
 pub struct CostBalancedSampler {
     costs: Complexities,
     options: CostBalancedOptions,
+    /// Parts of the current epoch that ranks have drawn with other global batches.
+    parts: Vec<EpochPart>,
 }
 
 impl CostBalancedSampler {
@@ -125,30 +129,40 @@ impl CostBalancedSampler {
             let remedy = "choose 1 or more";
             return Err(SamplerError::BadNumber { option: "mix", value: 0.0, remedy });
         }
-        Ok(CostBalancedSampler { costs, options })
+        Ok(CostBalancedSampler { costs, options, parts: Vec::new() })
     }
 
-    /// Returns the number of batches of this rank from `position` on.
-    fn batches(&self, position: usize) -> usize {
-        let CostBalancedOptions { rank, global_batch, tail, .. } = self.options;
-        let left = tail.left(self.costs.len(), position, global_batch);
-        left / global_batch + usize::from(rank < left % global_batch)
+    /// Returns the number of batches of this rank for `samples` samples.
+    fn batches(&self, samples: usize) -> usize {
+        let CostBalancedOptions { rank, global_batch, .. } = self.options;
+        samples / global_batch + usize::from(rank < samples % global_batch)
     }
 
-    /// Returns the order of the current epoch.
+    /// Returns the order of the current epoch after its earlier parts.
     fn steps(&self) -> EpochSteps {
-        let CostBalancedOptions { global_batch, shuffle, seed, epoch, tail, mix, random_level, .. } =
-            self.options;
-        let costs = self.costs.as_slice();
-        let len = costs.len();
-        let count = tail.left(len, 0, global_batch);
-        if !shuffle {
-            let samples = (0..count).map(|place| (place % len) as u32).collect();
-            return EpochSteps { samples, rows: None, global_batch };
-        }
+        let CostBalancedOptions { global_batch, shuffle, seed, epoch, .. } = self.options;
+        let len = self.costs.len();
         // The dropped samples, the repeated ones, and those of a smaller last step are random.
         let shuffled = KeyedPermutation::new(len, seed, epoch);
-        let order: Vec<u32> = (0..count).map(|place| shuffled.at(place) as u32).collect();
+        let place = |place| if shuffle { shuffled.at(place) } else { place };
+        let all = (0..len).map(|at| place(at) as u32).collect();
+        let left = parts::left(all, &self.parts, |samples, global_batch, positions| {
+            let steps = self.steps_of(samples, global_batch);
+            let last = steps.samples.len().div_ceil(global_batch);
+            (0..positions.div_ceil(global_batch).min(last)).flat_map(|step| steps.step(step)).collect()
+        });
+        self.steps_of(&left, global_batch)
+    }
+
+    /// Returns steps of some samples, which come in random order if the sampler shuffles.
+    fn steps_of(&self, samples: &[u32], global_batch: usize) -> EpochSteps {
+        let CostBalancedOptions { shuffle, seed, epoch, tail, mix, random_level, .. } = self.options;
+        let costs = self.costs.as_slice();
+        let count = tail.left(samples.len(), 0, global_batch);
+        let order: Vec<u32> = samples.iter().copied().cycle().take(count).collect();
+        if !shuffle {
+            return EpochSteps { samples: order, rows: None, global_batch };
+        }
         let (full, last) = order.split_at(count - count % global_batch);
         let key = mixed(seed ^ mixed(!epoch));
         let blurred = |sample: &u32| {
@@ -197,7 +211,7 @@ impl Sampler for CostBalancedSampler {
     type Item = Vec<usize>;
 
     fn len(&self) -> usize {
-        self.batches(0)
+        self.batches(self.options.tail.left(self.costs.len(), 0, self.options.global_batch))
     }
 
     fn epoch(&self) -> u64 {
@@ -205,6 +219,9 @@ impl Sampler for CostBalancedSampler {
     }
 
     fn set_epoch(&mut self, epoch: u64) {
+        if epoch != self.options.epoch {
+            self.parts.clear();
+        }
         self.options.epoch = epoch;
     }
 
@@ -213,11 +230,19 @@ impl Sampler for CostBalancedSampler {
     }
 
     fn fingerprint(&self) -> u64 {
-        let CostBalancedOptions { global_batch, shuffle, seed, tail, mix, random_level, .. } = self.options;
+        let CostBalancedOptions { shuffle, seed, tail, mix, random_level, .. } = self.options;
         let costs = self.costs.as_slice().iter().map(|cost| cost.to_bits());
         let tail = tail as u64;
-        let flags = [global_batch as u64, shuffle.into(), seed, tail, mix as u64, random_level.to_bits()];
+        let flags = [shuffle.into(), seed, tail, mix as u64, random_level.to_bits()];
         fingerprint("cost balanced", flags.into_iter().chain(costs))
+    }
+
+    fn grouping(&self) -> usize {
+        self.options.global_batch
+    }
+
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        self.parts = parts.to_vec();
     }
 
     fn iter_from(&self, position: usize) -> Draws<Vec<usize>> {
@@ -225,8 +250,9 @@ impl Sampler for CostBalancedSampler {
         let speeds = if speeds.is_empty() { vec![1.0; replicas] } else { speeds.clone() };
         let steps = self.steps();
         let costs = self.costs.clone();
-        let begin = position.div_ceil(global_batch);
-        let batches = self.batches(begin.saturating_mul(global_batch));
+        let begin = position.saturating_sub(parts::start(&self.parts)).div_ceil(global_batch);
+        let drawn = begin.saturating_mul(global_batch);
+        let batches = self.batches(steps.samples.len().saturating_sub(drawn));
         Box::new((begin..begin + batches).map(move |step| {
             let samples = steps.step(step);
             let costs: Vec<f64> = samples.iter().map(|sample| costs.as_slice()[*sample]).collect();

@@ -7,6 +7,7 @@
 use super::complexity::Complexities;
 use super::radix::ascending;
 use crate::error::SamplerError;
+use crate::parts::{self, EpochPart};
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::rng::{DrawnOrder, Mersenne};
 use crate::sampler::{Draws, Sampler, fingerprint};
@@ -54,8 +55,9 @@ impl Default for LoadBalancingOptions {
 /// The share of one rank in every epoch, equal to Bagua's `LoadBalancingDistributedSampler` index for index.
 ///
 /// Samples are sorted by complexity plus noise, and cut into groups with one sample per rank; the groups are
-/// shuffled. All ranks have the same number of samples. Groups depend on the number of ranks, so that an epoch can
-/// only continue with the same number; [`CostBalancedSampler`](crate::CostBalancedSampler) does not have this limit.
+/// shuffled. All ranks have the same number of samples. Groups depend on the number of ranks. If that changes in the
+/// middle of an epoch, the samples that are left are cut into new groups, which are shuffled with the next numbers of the
+/// generator; see [`set_parts`](Sampler::set_parts).
 ///
 /// An epoch takes `28 len` bytes during sorting, and `4 len` afterwards. Deterministic.
 ///
@@ -89,7 +91,8 @@ impl Default for LoadBalancingOptions {
 pub struct LoadBalancingDistributedSampler {
     complexities: Complexities,
     options: LoadBalancingOptions,
-    share: usize,
+    /// Parts of the current epoch that other numbers of ranks have drawn.
+    pub(super) parts: Vec<EpochPart>,
     /// Exclusive upper bound of the noise.
     noise: u64,
 }
@@ -118,8 +121,7 @@ impl LoadBalancingDistributedSampler {
             let remedy = "scale the complexities down: their range leaves no room for noise";
             return Err(SamplerError::BadNumber { option: "random_level", value: random_level, remedy });
         }
-        let share = if drop_last { len / replicas } else { len.div_ceil(replicas) };
-        Ok(LoadBalancingDistributedSampler { complexities, options, share, noise: noise as u64 })
+        Ok(LoadBalancingDistributedSampler { complexities, options, parts: Vec::new(), noise: noise as u64 })
     }
 
     /// Returns the complexities by which samples are balanced.
@@ -131,17 +133,37 @@ impl LoadBalancingDistributedSampler {
         &self.options
     }
 
-    /// Returns the order of the current epoch, for all ranks.
-    pub(crate) fn groups(&self) -> SampleGroups {
+    /// Returns the position at which the present number of ranks began.
+    pub(crate) fn start(&self) -> usize {
+        parts::start(&self.parts)
+    }
+
+    /// Returns the order of the current epoch after its earlier parts, for all ranks. `drawn` returns the samples that
+    /// ranks have drawn from some groups after a number of positions.
+    pub(crate) fn groups(&self, drawn: impl Fn(&SampleGroups, usize) -> Vec<usize>) -> SampleGroups {
         let LoadBalancingOptions { replicas, shuffle, seed, epoch, .. } = self.options;
-        let complexities = self.complexities.as_slice().iter().copied();
-        if !shuffle {
-            return SampleGroups { sorted: ascending(complexities), shuffled: None, replicas };
-        }
-        let mut generator = Mersenne::new(seed.wrapping_add(epoch));
-        let noisy = complexities.map(|complexity| complexity + generator.below(self.noise) as f64);
-        let sorted = ascending(noisy);
-        SampleGroups { sorted, shuffled: Some(DrawnOrder::drawn(self.share, &mut generator)), replicas }
+        let mut generator = shuffle.then(|| Mersenne::new(seed.wrapping_add(epoch)));
+        let noisy = self.complexities.as_slice().iter().map(|complexity| match &mut generator {
+            Some(generator) => complexity + generator.below(self.noise) as f64,
+            None => *complexity,
+        });
+        let all = ascending(noisy);
+        let left = parts::left(all, &self.parts, |sorted, ranks, positions| {
+            drawn(&self.divided(sorted.to_vec(), ranks, generator.as_mut()), positions)
+        });
+        self.divided(left, replicas, generator.as_mut())
+    }
+
+    /// Cuts sorted samples into groups, and draws the order of the groups.
+    fn divided(&self, sorted: Vec<u32>, ranks: usize, generator: Option<&mut Mersenne>) -> SampleGroups {
+        let share = self.share(sorted.len(), ranks);
+        let shuffled = generator.map(|generator| DrawnOrder::drawn(share, generator));
+        SampleGroups { sorted, shuffled, share, replicas: ranks }
+    }
+
+    /// Returns the number of groups of `len` samples.
+    fn share(&self, len: usize, ranks: usize) -> usize {
+        if self.options.drop_last { len / ranks } else { len.div_ceil(ranks) }
     }
 }
 
@@ -150,7 +172,9 @@ pub(crate) struct SampleGroups {
     /// All samples, sorted by complexity plus noise.
     sorted: Vec<u32>,
     shuffled: Option<DrawnOrder>,
-    replicas: usize,
+    /// Number of groups.
+    pub(crate) share: usize,
+    pub(crate) replicas: usize,
 }
 
 impl SampleGroups {
@@ -165,7 +189,7 @@ impl Sampler for LoadBalancingDistributedSampler {
     type Item = usize;
 
     fn len(&self) -> usize {
-        self.share
+        self.share(self.complexities.len(), self.options.replicas)
     }
 
     fn epoch(&self) -> u64 {
@@ -173,6 +197,9 @@ impl Sampler for LoadBalancingDistributedSampler {
     }
 
     fn set_epoch(&mut self, epoch: u64) {
+        if epoch != self.options.epoch {
+            self.parts.clear();
+        }
         self.options.epoch = epoch;
     }
 
@@ -181,17 +208,28 @@ impl Sampler for LoadBalancingDistributedSampler {
     }
 
     fn fingerprint(&self) -> u64 {
-        let LoadBalancingOptions { replicas, shuffle, seed, drop_last, random_level, .. } = self.options;
+        let LoadBalancingOptions { shuffle, seed, drop_last, random_level, .. } = self.options;
         let complexities = self.complexities.as_slice().iter().map(|complexity| complexity.to_bits());
-        let flags = [replicas as u64, shuffle.into(), drop_last.into(), seed, random_level.to_bits()];
+        let flags = [shuffle.into(), drop_last.into(), seed, random_level.to_bits()];
         fingerprint("load balancing", flags.into_iter().chain(complexities))
+    }
+
+    fn grouping(&self) -> usize {
+        self.options.replicas
+    }
+
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        self.parts = parts.to_vec();
     }
 
     fn iter_from(&self, position: usize) -> Draws<usize> {
         let LoadBalancingOptions { replicas, rank, .. } = self.options;
-        let begin = position.div_ceil(replicas).min(self.share);
-        let groups = self.groups();
-        Box::new((begin..self.share).map(move |place| groups.at(place, rank)))
+        let groups = self.groups(|groups, positions| {
+            let places = 0..positions.div_ceil(groups.replicas).min(groups.share);
+            places.flat_map(|place| (0..groups.replicas).map(move |rank| groups.at(place, rank))).collect()
+        });
+        let begin = position.saturating_sub(self.start()).div_ceil(replicas).min(groups.share);
+        Box::new((begin..groups.share).map(move |place| groups.at(place, rank)))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use super::load_balancing::{LoadBalancingDistributedSampler, SampleGroups};
 use crate::error::SamplerError;
+use crate::parts::EpochPart;
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::fmt;
 use std::sync::Arc;
@@ -103,8 +104,8 @@ fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) ->
 /// smallest, and the other ranks drop their last batches. A rank for which a function makes no batch repeats its
 /// first sample as a batch, so that no rank waits for it.
 ///
-/// Every rank computes the batches of all ranks, once per epoch. A position counts steps; an epoch can only continue
-/// with the same number of ranks. Deterministic.
+/// Every rank computes the batches of all ranks, once per epoch. A position counts steps. If the number of ranks changes
+/// in the middle of an epoch, the present ranks share the samples that are in no earlier batch of any rank. Deterministic.
 ///
 /// ```
 /// use hexagram_sampler::{Batching, Complexities, LoadBalancingBatchSampler, Sampler};
@@ -149,7 +150,11 @@ impl LoadBalancingBatchSampler {
 
     /// Makes the batches of the current epoch.
     fn arrange(&mut self) {
-        let groups = self.sampler.groups();
+        let groups = self.sampler.groups(|groups, steps| {
+            (0..groups.replicas)
+                .flat_map(|rank| self.of_rank(groups, rank).into_iter().take(steps).flatten())
+                .collect()
+        });
         let options = self.sampler.options();
         let number = |rank| self.of_rank(&groups, rank).len();
         let numbers = (0..options.replicas).map(number);
@@ -159,7 +164,7 @@ impl LoadBalancingBatchSampler {
     }
 
     fn of_rank(&self, groups: &SampleGroups, rank: usize) -> Vec<Vec<usize>> {
-        let indices: Vec<usize> = (0..self.sampler.len()).map(|place| groups.at(place, rank)).collect();
+        let indices: Vec<usize> = (0..groups.share).map(|place| groups.at(place, rank)).collect();
         let batches = self.batching.batches(&indices, self.sampler.complexities().as_slice());
         match indices.first() {
             Some(first) if batches.is_empty() => vec![vec![*first]],
@@ -171,6 +176,7 @@ impl LoadBalancingBatchSampler {
 impl Sampler for LoadBalancingBatchSampler {
     type Item = Vec<usize>;
 
+    /// Returns the number of batches of this rank in an epoch, or in the rest of one after earlier parts.
     fn len(&self) -> usize {
         self.share
     }
@@ -200,7 +206,19 @@ impl Sampler for LoadBalancingBatchSampler {
         )
     }
 
+    fn grouping(&self) -> usize {
+        self.sampler.grouping()
+    }
+
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        if parts != self.sampler.parts {
+            self.sampler.set_parts(parts);
+            self.arrange();
+        }
+    }
+
     fn iter_from(&self, position: usize) -> Draws<Vec<usize>> {
+        let position = position.saturating_sub(self.sampler.start());
         let batches = self.batches.clone();
         Box::new((position..self.share.max(position)).map(move |step| batches[step % batches.len()].clone()))
     }

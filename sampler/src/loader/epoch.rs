@@ -116,13 +116,13 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Returns the position of the loader: after the last batch that was handed out.
     pub fn state(&self) -> LoaderState {
-        let (epoch, position) = self.run.at;
-        LoaderState { seed: self.recipe.base_seed, epoch, position, order: self.plan.order() }
+        self.plan.state(self.recipe.base_seed, self.run.at)
     }
 
     /// Continues from the state of another loader of the same dataset and order. The next [`iter`](Self::iter)
     /// returns exactly the remaining batches, for any number of workers. With a different number of ranks, all ranks
-    /// together get the remaining samples, if the order of the sampler does not depend on the number of ranks.
+    /// together get the remaining samples. If the order of the sampler depends on the number of ranks, they come in a new
+    /// order; see [`Sampler::set_parts`](crate::Sampler::set_parts).
     ///
     /// Takes constant time, except with an iterable dataset, whose earlier items are loaded again and dropped.
     ///
@@ -141,6 +141,7 @@ impl<B: Send + 'static> DataLoader<B> {
             return Err(LoaderError::State { theirs: describe(state), ours: describe(&ours) });
         }
         self.cancel();
+        self.plan.resume(state);
         self.run.at = (state.epoch, state.position);
         self.run.next = self.run.at;
         Ok(())

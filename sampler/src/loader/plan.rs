@@ -1,13 +1,13 @@
 //! Plan of batches: the order of an epoch, from a sampler, or round-robin over the passes of an iterable dataset.
 
 use super::worker::FetchWork;
+use crate::parts::{self, EpochPart};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Position of a loader. A run can resume from it with a different number of workers and, if the order of the sampler
-/// does not depend on it, a different number of ranks.
+/// Position of a loader. A run can resume from it with a different number of workers and of ranks.
 ///
-/// Take it after the step of the last trained batch. Its size is constant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Take it after the step of the last trained batch. It is equal on all ranks, and its size does not depend on the data.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LoaderState {
     /// Seed of the loader.
     pub seed: u64,
@@ -17,6 +17,21 @@ pub struct LoaderState {
     pub position: usize,
     /// Order to which the position belongs: [`Sampler::fingerprint`].
     pub order: u64,
+    /// [`Sampler::grouping`] of the ranks that are at this position.
+    pub grouping: usize,
+    /// Earlier parts of the epoch, drawn with other groupings.
+    pub parts: Vec<EpochPart>,
+}
+
+impl LoaderState {
+    /// Returns the parts of the epoch before the position, for [`Sampler::set_parts`] of a sampler with this grouping.
+    pub fn parts_before(&self, grouping: usize) -> Vec<EpochPart> {
+        let mut parts = self.parts.clone();
+        if grouping != self.grouping && self.position > parts::start(&parts) {
+            parts.push(EpochPart { grouping: self.grouping, end: self.position });
+        }
+        parts
+    }
 }
 
 /// Reads the order of one epoch after another.
@@ -24,8 +39,12 @@ pub(super) struct EpochPlan {
     source: IndexSource,
     /// See [`LoaderState::order`].
     order: u64,
+    /// See [`LoaderState::grouping`].
+    grouping: usize,
     epoch: u64,
     position: usize,
+    /// The epoch that is resumed, and its earlier parts.
+    resumed: (u64, Vec<EpochPart>),
 }
 
 enum IndexSource {
@@ -55,15 +74,19 @@ pub(super) struct NextBatch {
 impl EpochPlan {
     pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
         // Called once, because it may read the cost of every sample.
-        let (order, epoch) = (sampler.fingerprint(), sampler.epoch());
-        EpochPlan { source: IndexSource::Batches { sampler, draws: None }, order, epoch, position: 0 }
+        let (order, grouping, epoch) = (sampler.fingerprint(), sampler.grouping(), sampler.epoch());
+        Self::new(IndexSource::Batches { sampler, draws: None }, (order, grouping), epoch)
+    }
+
+    fn new(source: IndexSource, (order, grouping): (u64, usize), epoch: u64) -> Self {
+        EpochPlan { source, order, grouping, epoch, position: 0, resumed: (epoch, Vec::new()) }
     }
 
     pub(super) fn passes(batch: usize, workers: usize, drop_last: bool) -> Self {
         let ended = vec![false; workers.max(1)];
         // The batches depend on the number of workers, and on whether each drops its last one.
         let order = fingerprint("iterable", [batch as u64, ended.len() as u64, drop_last.into()]);
-        EpochPlan { source: IndexSource::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
+        Self::new(IndexSource::Passes { batch, ended, turn: 0 }, (order, 1), 0)
     }
 
     /// Returns the number of task queues: one for all workers, or one each.
@@ -87,8 +110,20 @@ impl EpochPlan {
         self.epoch
     }
 
-    pub(super) fn order(&self) -> u64 {
-        self.order
+    /// Returns the state at a position of an epoch, of a loader with this seed.
+    pub(super) fn state(&self, seed: u64, (epoch, position): (u64, usize)) -> LoaderState {
+        let parts = self.parts(epoch).to_vec();
+        LoaderState { seed, epoch, position, order: self.order, grouping: self.grouping, parts }
+    }
+
+    /// Prepares the epoch of a state for [`begin`](Self::begin) at its position.
+    pub(super) fn resume(&mut self, state: &LoaderState) {
+        self.resumed = (state.epoch, state.parts_before(self.grouping));
+    }
+
+    /// Returns the earlier parts of an epoch.
+    fn parts(&self, epoch: u64) -> &[EpochPart] {
+        if epoch == self.resumed.0 { &self.resumed.1 } else { &[] }
     }
 
     /// Returns true if an epoch can only be entered at its beginning, so that earlier batches must be made again and
@@ -101,9 +136,14 @@ impl EpochPlan {
     pub(super) fn begin(&mut self, epoch: u64, position: usize) {
         self.epoch = epoch;
         self.position = position;
+        if position == 0 && epoch == self.resumed.0 {
+            self.resumed.1.clear();
+        }
+        let parts = self.parts(epoch).to_vec();
         match &mut self.source {
             IndexSource::Batches { sampler, draws } => {
                 sampler.set_epoch(epoch);
+                sampler.set_parts(&parts);
                 *draws = Some(sampler.iter_from(position));
             }
             IndexSource::Passes { ended, turn, .. } => {

@@ -3,6 +3,7 @@
 //! Source: `torch/utils/data/sampler.py`.
 
 use crate::error::SamplerError;
+use crate::parts::EpochPart;
 use crate::sampler::{Draws, Sampler};
 
 /// Batches of `batch_size` consecutive draws of another sampler.
@@ -62,6 +63,14 @@ impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
     /// Returns the fingerprint of the inner sampler: a run may continue with a different batch size.
     fn fingerprint(&self) -> u64 {
         self.sampler.fingerprint()
+    }
+
+    fn grouping(&self) -> usize {
+        self.sampler.grouping()
+    }
+
+    fn set_parts(&mut self, parts: &[EpochPart]) {
+        self.sampler.set_parts(parts);
     }
 
     fn iter_from(&self, position: usize) -> Draws<Vec<usize>> {

@@ -5,6 +5,7 @@ mod iterable;
 mod memory;
 mod options;
 mod order;
+mod restarts;
 mod resume;
 mod support;
 mod threads;

@@ -140,7 +140,7 @@ fn stopping_twice_is_no_different() {
     let (mut seen, states) = steps(&mut ranks(3, 2), 2);
     for (count, workers, most) in [(5, 1, 1), (2, 4, 3), (7, 0, usize::MAX)] {
         let mut loaders = ranks(count, workers);
-        let state = if most == 1 { states[0] } else { seen_state(seen.len()) };
+        let state = if most == 1 { states[0].clone() } else { seen_state(seen.len()) };
         loaders.iter_mut().for_each(|loader| loader.resume(&state).unwrap());
         seen.extend(steps(&mut loaders, most).0);
     }
