@@ -97,7 +97,7 @@ class _Draws(Generic[_Draw]):
         """
         return self._native.iter_from(position)
 
-    def state_dict(self, drawn: int | None = None) -> dict[str, int]:
+    def state_dict(self, drawn: int | None = None) -> dict[str, Any]:
         """Returns the state to resume the epoch after this rank has made ``drawn`` draws in the current iteration.
 
         Default: all draws that the last iterator has returned. A ``DataLoader`` with workers draws ahead of the
@@ -108,18 +108,20 @@ class _Draws(Generic[_Draw]):
         start, last = self._last or (self._start, None)
         if drawn is None and last is not None:
             return last.state_dict()
-        position = start + (drawn or 0) * native.stride
-        return {"epoch": native.epoch, "position": position, "fingerprint": native.fingerprint}
+        return native.state_at(start + (drawn or 0) * native.stride)
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from ``state``, on the present number of ranks: the next iteration draws the remaining samples.
+
+        It is the state of any rank: positions count the samples of all ranks together. If the order depends on the number
+        of ranks, they share the remaining samples in a new order, which depends on the seed, the epoch and the state.
 
         Raises ``ValueError`` if it belongs to a sampler with a different order.
         """
         self._native.load_state_dict(state)
         self._start, self._last = state["position"], None
 
-    def resume(self, state: dict[str, int]) -> Iterator[_Draw]:
+    def resume(self, state: dict[str, Any]) -> Iterator[_Draw]:
         """Returns the remaining draws of ``state``, like :meth:`load_state_dict` and one iteration."""
         self.load_state_dict(state)
         return iter(self)

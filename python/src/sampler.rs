@@ -2,9 +2,10 @@
 
 use crate::error::usage;
 use crate::values::whole::{count, ranks};
+use hexagram::sampler::loader::LoaderState;
 use hexagram::sampler::{
     Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
-    ElasticOptions, ElasticSampler, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,
+    ElasticOptions, ElasticSampler, EpochPart, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,
     LoadBalancingOptions, SamplerError, ShardedOptions, ShardedSampler, Tail, WeightedOptions,
     WeightedRandomSampler,
 };
@@ -26,15 +27,17 @@ pub(crate) struct SamplerIterator {
     draws: Mutex<Remaining>,
 }
 
-/// The rest of an epoch, and its position.
+/// The rest of an epoch, its position, and the earlier parts of the epoch.
 struct Remaining {
     draws: Box<dyn ExactSizeIterator<Item = Draw> + Send>,
     epoch: u64,
     position: usize,
+    parts: Vec<EpochPart>,
     stride: usize,
 }
 
-/// The state for resumption: epoch, position, and the fingerprint of the order.
+/// The state for resumption: epoch, position, the fingerprint of the order, and what [`LoaderState`] has for orders that
+/// depend on the number of ranks.
 #[derive(FromPyObject, IntoPyObject)]
 struct ResumePosition {
     #[pyo3(item, from_py_with = count)]
@@ -43,10 +46,16 @@ struct ResumePosition {
     position: usize,
     #[pyo3(item)]
     fingerprint: u64,
+    #[pyo3(item, from_py_with = count)]
+    grouping: usize,
+    #[pyo3(item)]
+    parts: Vec<(usize, usize)>,
 }
 
 struct PythonOrder {
     draws: EpochDraws,
+    /// Earlier parts of the current epoch.
+    parts: Vec<EpochPart>,
     /// First error of a Python function that makes batches.
     failure: FirstPythonError,
 }
@@ -218,13 +227,25 @@ impl Sampler {
         with!(lock(py, &self.order), sampler => sampler.len())
     }
 
-    fn __iter__(&self, py: Python<'_>) -> SamplerIterator {
+    fn __iter__(&self, py: Python<'_>) -> PyResult<SamplerIterator> {
         self.iter_from(py, 0)
     }
 
-    fn iter_from(&self, py: Python<'_>, #[pyo3(from_py_with = count)] position: usize) -> SamplerIterator {
-        let draws = Mutex::new(lock(py, &self.order).from(position));
-        SamplerIterator { order: Arc::clone(&self.order), draws }
+    fn iter_from(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] position: usize,
+    ) -> PyResult<SamplerIterator> {
+        let draws = Mutex::new(lock(py, &self.order).from(py, position)?);
+        Ok(SamplerIterator { order: Arc::clone(&self.order), draws })
+    }
+
+    /// Returns the state for resuming the current epoch at a position.
+    fn state_at(&self, py: Python<'_>, #[pyo3(from_py_with = count)] position: usize) -> ResumePosition {
+        let mut order = lock(py, &self.order);
+        let epoch = with!(order, sampler => sampler.epoch());
+        let parts = order.parts.clone();
+        order.state((epoch, position), &parts)
     }
 
     #[getter]
@@ -254,8 +275,23 @@ impl Sampler {
 
 impl PythonOrder {
     fn set_epoch(&mut self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        if with!(self, sampler => sampler.epoch()) != epoch {
+            self.parts.clear();
+        }
         with!(self, sampler => sampler.set_epoch(epoch));
         raise(py, &self.failure)
+    }
+
+    fn set_parts(&mut self, py: Python<'_>, parts: Vec<EpochPart>) -> PyResult<()> {
+        with!(self, sampler => sampler.set_parts(&parts));
+        self.parts = parts;
+        raise(py, &self.failure)
+    }
+
+    fn state(&mut self, (epoch, position): (u64, usize), parts: &[EpochPart]) -> ResumePosition {
+        let (fingerprint, grouping) = with!(self, sampler => (sampler.fingerprint(), sampler.grouping()));
+        let parts = parts.iter().map(|part| (part.grouping, part.end)).collect();
+        ResumePosition { epoch, position, fingerprint, grouping, parts }
     }
 
     fn go_to(&mut self, py: Python<'_>, place: &ResumePosition) -> PyResult<()> {
@@ -264,11 +300,19 @@ impl PythonOrder {
                 "this state belongs to a sampler with a different order; use the same data, seed and options";
             return Err(PyValueError::new_err(what));
         }
-        self.set_epoch(py, place.epoch)
+        self.set_epoch(py, place.epoch)?;
+        let ResumePosition { epoch, position, fingerprint: order, grouping, ref parts } = *place;
+        let parts = parts.iter().map(|&(grouping, end)| EpochPart { grouping, end }).collect();
+        let state = LoaderState { seed: 0, epoch, position, order, grouping, parts };
+        let grouping = with!(self, sampler => sampler.grouping());
+        self.set_parts(py, state.parts_before(grouping))
     }
 
-    /// Returns the draws of the epoch from a position on.
-    fn from(&self, position: usize) -> Remaining {
+    /// Returns the draws of the epoch from a position on. At 0 it begins anew, without earlier parts.
+    fn from(&mut self, py: Python<'_>, position: usize) -> PyResult<Remaining> {
+        if position == 0 {
+            self.set_parts(py, Vec::new())?;
+        }
         let (draws, epoch, stride): (Box<dyn ExactSizeIterator<Item = Draw> + Send>, _, _) = match &self.draws
         {
             EpochDraws::Samples(sampler) => {
@@ -278,7 +322,8 @@ impl PythonOrder {
                 (Box::new(sampler.iter_from(position).map(Draw::Batch)), sampler.epoch(), sampler.stride())
             }
         };
-        Remaining { draws, epoch, position, stride }
+        let parts = self.parts.clone();
+        Ok(Remaining { draws, epoch, position, parts, stride })
     }
 }
 
@@ -301,16 +346,16 @@ impl SamplerIterator {
 
     /// Returns the state for resuming the epoch after the last draw.
     fn state_dict(&self, py: Python<'_>) -> ResumePosition {
-        let fingerprint = with!(lock(py, &self.order), sampler => sampler.fingerprint());
+        let mut order = lock(py, &self.order);
         let remaining = lock(py, &self.draws);
-        ResumePosition { epoch: remaining.epoch, position: remaining.position, fingerprint }
+        order.state((remaining.epoch, remaining.position), &remaining.parts)
     }
 
     /// Moves to the position of a state. Raises `ValueError` if it belongs to another order.
     fn load_state_dict(&self, py: Python<'_>, state: ResumePosition) -> PyResult<()> {
         let mut order = lock(py, &self.order);
         order.go_to(py, &state)?;
-        *lock(py, &self.draws) = order.from(state.position);
+        *lock(py, &self.draws) = order.from(py, state.position)?;
         Ok(())
     }
 }
@@ -356,7 +401,11 @@ fn made<S>(
 ) -> PyResult<Sampler> {
     match made {
         Ok(sampler) => {
-            let order = PythonOrder { draws: draws(sampler), failure: FirstPythonError::default() };
+            let order = PythonOrder {
+                draws: draws(sampler),
+                parts: Vec::new(),
+                failure: FirstPythonError::default(),
+            };
             Ok(Sampler { order: Arc::new(Mutex::new(order)) })
         }
         Err(error) => Err(usage(py, error.to_string(), "correct the sampler's options")),

@@ -1,5 +1,6 @@
 """Samplers: the orders of PyTorch, balanced steps, and resumption of a stopped run, on other ranks."""
 
+import itertools
 import pickle
 import random
 
@@ -70,9 +71,39 @@ def test_another_number_of_ranks_goes_on_with_what_was_left():
         one.set_epoch(1)
     seen = [index for one in first for batch in list(one)[:3] for index in batch]
     state = pickle.loads(pickle.dumps(first[0].state_dict(3)))
-    assert state["epoch"] == 1 and state["position"] == 18 and len(state) == 3
+    assert state["epoch"] == 1 and state["position"] == 18 and state["parts"] == []
     rest = [index for rank in range(3) for batch in sampler(3, rank).resume(state) for index in batch]
     assert sorted(seen + rest) == list(range(48))
+
+
+def test_balanced_samples_come_once_on_changing_ranks():
+    costs = [float(index * 37 % 50) for index in range(96)]
+
+    def balanced(ranks, rank):
+        return LoadBalancingDistributedSampler(costs, float, ranks, rank, seed=3, random_level=0.2)
+
+    def steps(ranks, rank):
+        return CostBalancedSampler(range(96), costs, ranks, rank, global_batch=2 * ranks)
+
+    def batches(ranks, rank):
+        return LoadBalancingDistributedBatchSampler(balanced(ranks, rank), lambda samples: [[one] for one in samples])
+
+    for sampler in (balanced, steps, batches):
+        state, seen = None, []
+        for ranks, draws in ((4, 3), (3, 4), (6, 2), (4, 96)):
+            states = []
+            for rank in range(ranks):
+                one = sampler(ranks, rank)
+                drawing = iter(one) if state is None else one.resume(state)
+                for draw in itertools.islice(drawing, draws):
+                    seen += [draw] if isinstance(draw, int) else draw
+                states.append(one.state_dict())
+            assert all(other == states[0] for other in states)
+            state = pickle.loads(pickle.dumps(states[0]))
+        assert sorted(seen) == list(range(96)), sampler
+        again = sampler(4, 0)
+        again.load_state_dict(state)
+        assert not list(again) and list(again) == list(sampler(4, 0)), "the next iteration is whole"
 
 
 def test_batches_go_to_pytorch_s_loader():
