@@ -39,7 +39,7 @@ pub(crate) struct EndpointIdentity {
 }
 
 impl EndpointIdentity {
-    /// Creates the identity of a member whose sleep `bell` ends, on an endpoint among `ranks`.
+    /// Creates the identity of a member of `ranks`; `bell` wakes it.
     pub(crate) fn new(
         member: &Membership,
         ranks: &[usize],
@@ -78,7 +78,7 @@ struct PeerStream<L> {
 }
 
 impl<L> PeerStream<L> {
-    /// Creates the streams over a link that nothing has gone over.
+    /// Creates the streams over a link that has carried no bytes yet.
     fn new(link: L) -> Self {
         PeerStream {
             link,

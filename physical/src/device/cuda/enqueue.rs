@@ -66,8 +66,8 @@ impl PathWork<'_> {
 /// drop may not wait for anything that waits for the queue.
 ///
 /// # Errors
-/// The error of `work`, of which the queue then has no record; [`Error::System`] if the device is lost;
-/// [`Error::Usage`] if the queue is not a GPU's.
+/// The error of `work`, which the queue then does not record; [`Error::System`] if the device is lost; [`Error::Usage`] if the
+/// queue is not a GPU's.
 pub(crate) fn enqueue<H: Send + 'static>(
     queue: &Queue,
     reads: Vec<Span>,
