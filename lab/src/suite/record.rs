@@ -21,7 +21,7 @@ pub struct TrainingState {
     pub consensus: f64,
     /// Bytes that the average rank has sent.
     pub bytes: f64,
-    /// Most bytes that a rank has sent.
+    /// Maximum number of bytes that a rank has sent.
     pub most_bytes: u64,
     /// Most messages that a rank has sent.
     pub most_messages: u64,

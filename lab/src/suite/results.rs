@@ -37,7 +37,7 @@ pub enum ResultMeasure {
     Consensus,
     /// Bytes that the average rank has sent in all steps; infinite if a training has ended before.
     Bytes,
-    /// Most bytes that the average rank has sent from one recorded state to the next.
+    /// Maximum number of bytes that the average rank has sent from one recorded state to the next.
     PeakBytes,
     /// Bytes of the average rank until the mean replica has an accuracy; infinite if it never has.
     BytesTo(f64),
