@@ -6,7 +6,7 @@ use crate::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram::Result;
 use std::path::Path;
 
-/// Steps drawn one by one; of more, only the extremes of every bundle are.
+/// Maximum number of steps that are drawn one by one; beyond that, only the extremes of each section are.
 const DRAWN_STEPS: usize = 800;
 /// Steps from which on a smoothed line is drawn too.
 const NOISY: usize = 25;

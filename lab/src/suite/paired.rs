@@ -71,7 +71,7 @@ impl Paired {
         }
     }
 
-    /// Judges by the number of seeds that have it so.
+    /// Judges by the number of seeds that agree with the ordering.
     fn signs(&self, factor: f64) -> OrderingVerdict {
         let count = self.0.len();
         let agree = self.0.iter().filter(|ratio| **ratio < factor).count();

@@ -210,7 +210,7 @@ fn finite(number: f64) -> f64 {
     if number.is_nan() { f64::INFINITY } else { number }
 }
 
-/// Returns a number as JSON has it: null if it is infinite.
+/// Returns a number as a JSON value: null if it is infinite.
 fn number(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }

@@ -135,8 +135,8 @@ impl Present {
     }
 }
 
-/// Returns the times of messages between the first ranks of all hosts, or all ranks on one; nothing on others. A
-/// collective call.
+/// Returns the times of messages between the first ranks of all hosts, or between all ranks of a single host; zeros on ranks
+/// that take no part. A collective call.
 fn between(comm: &Communicator) -> Result<MessageTimes> {
     let hosts = comm.world().hosts();
     let is_first = hosts.iter().position(|host| *host == hosts[comm.rank()]) == Some(comm.rank());

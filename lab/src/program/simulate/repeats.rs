@@ -30,7 +30,7 @@ pub(super) struct StepCost {
 pub(super) struct Repeats {
     ranks: usize,
     counted: usize,
-    /// Period of an algorithm's communication, in steps; `None` to simulate all, also if it is unknown.
+    /// Period of an algorithm's communication, in steps; `None` if it is unknown, or if every step must be simulated.
     period: Option<usize>,
     progress: Mutex<RepeatProgress>,
 }

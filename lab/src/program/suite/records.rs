@@ -80,7 +80,7 @@ struct RecordsFile {
     records: Vec<SuiteRecord>,
     /// Number of bytes without the incomplete last line of a killed suite.
     whole: usize,
-    /// True if these end with a newline, or are none.
+    /// True if these bytes end with a newline, or if there are none.
     ended: bool,
 }
 

@@ -30,7 +30,8 @@ pub(super) struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Creates the plan of a seed. Which algorithms the stage has decides which of them it is, and nothing else.
+    /// Creates the plan of a seed. The algorithms of the stage determine only the algorithm of the plan, and nothing else in
+    /// it.
     pub(super) fn drawn(seed: u64, stage: &FaultStage) -> Self {
         let mut random = Random::new(seed);
         let algorithm = random.below(stage.algorithms.len());
@@ -91,7 +92,7 @@ impl FaultPlan {
         self.faults.iter().find(ends).map(|fault| fault.at)
     }
 
-    /// Returns for how long a fault lasts; `None` for one that nothing mends.
+    /// Returns for how long a fault lasts; `None` for a permanent one.
     fn pause(&self, fault: &Fault) -> Option<Duration> {
         let mends = |later: &&Fault| match (&fault.kind, &later.kind) {
             (FaultKind::RankStops(stopped), FaultKind::RankResumes(resumed)) => stopped == resumed,
