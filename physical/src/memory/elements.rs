@@ -1,5 +1,5 @@
-//! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for
-//! changing.
+//! The program's access to elements: in place on the host. On a device, the program gets a copy, which is copied back if it was
+//! opened for changes.
 
 use super::dtype::Element;
 use super::{Buffer, ReadView, WriteView};
@@ -82,7 +82,7 @@ impl ReadView {
 }
 
 impl WriteView {
-    /// Copies bytes of the program, of the same number as this buffer.
+    /// Copies bytes of the program to this view; both must have the same size.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are more or fewer; [`Error::System`] if memory runs out.

@@ -70,7 +70,7 @@ impl Posted {
     }
 }
 
-/// A message that waits for its receive; `M` is how the backend holds its bytes.
+/// A message that waits for its receive; `M` is the type in which the backend holds its bytes.
 pub struct Early<M> {
     /// Rank that sent it.
     pub from: usize,
