@@ -1,5 +1,5 @@
-//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with the replica of one other rank,
-//! which need not agree. With a codec it is `compressed-ad-psgd`.
+//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which need not
+//! have agreed to it. With a codec it is `compressed-ad-psgd`.
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ

@@ -128,7 +128,7 @@ impl Survivors {
         Ok(())
     }
 
-    /// Gives up means of fields that not all `files` have in one length. A collective call.
+    /// Gives up the means of fields that are missing in some of the `files`, or have different lengths. A collective call.
     fn check_averaged(&mut self, comm: &Communicator, files: i64) -> Result<()> {
         let len = |sum: &Sum| sum.values.len() as i64;
         let shortest = |sum: &Sum| if sum.weight > 0.0 { len(sum) } else { i64::MAX };
