@@ -163,8 +163,8 @@ fn hypercube(members: &[usize], radix: usize) -> Vec<PairRound> {
     rounds
 }
 
-/// Returns the factors of a number up to `radix`, ascending and as few as trial division from above finds, and the
-/// remaining factor.
+/// Returns the factors of a number that are at most `radix`, ascending, and the remaining factor. It divides by the largest
+/// possible factor first, so that there are few.
 fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
     let mut rest = number;
     let mut factors = Vec::new();

@@ -7,7 +7,7 @@
 //! e4m3   code = the 8-bit float E4M3 next to x/s                       x̂ = s · that float
 //! ```
 //!
-//! Two codes of four bits are in a byte, the first in the lower half; the last upper half is 0 if numbers are odd.
+//! A byte holds two codes of four bits, the first in the lower half. If the number of codes is odd, the last upper half is 0.
 
 use hexagram_physical::device::kernels::reach::MAGNITUDE;
 use hexagram_physical::device::kernels::sets::set::Set;
