@@ -18,7 +18,7 @@ const POLLS: u32 = 10;
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].
 pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// End of a thread: well, or by this panic.
+/// Outcome of a thread: its normal end, or a panic.
 type ThreadEnd = std::thread::Result<()>;
 
 /// A spawned thread or task. Dropping it detaches the work.

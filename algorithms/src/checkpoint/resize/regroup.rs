@@ -151,8 +151,8 @@ impl Survivors {
         Ok(())
     }
 
-    /// Returns the first element of each chunk, and their end, by name of the field. Gives up fields of which a file has
-    /// no chunk. A collective call.
+    /// Returns the boundaries of the chunks of each field, by name: the first element of each chunk, and the end of the last
+    /// one. Gives up fields whose chunk is missing in a file. A collective call.
     fn starts(&mut self, comm: &Communicator, files: usize) -> Result<BTreeMap<String, Vec<usize>>> {
         let mut all = BTreeMap::new();
         for (name, chunks) in &self.chunked {

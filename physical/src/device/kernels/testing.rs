@@ -52,7 +52,7 @@ pub fn pairs<T: Float>(odd: &[T]) -> (Vec<T>, Vec<T>) {
     odd.iter().flat_map(|x| odd.iter().map(move |y| (*x, *y))).unzip()
 }
 
-/// Plain numbers, with odd ones between them.
+/// Plain numbers, with the numbers of [`odd_f32`] between them.
 pub fn with_odd(len: usize, seed: u64) -> Vec<f32> {
     let mut all = plain(len, seed);
     let odd = odd_f32();
