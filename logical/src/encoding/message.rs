@@ -1,4 +1,4 @@
-//! Encoding and decoding of messages, with the errors of a codec among ranks, for every primitive.
+//! Encoding and decoding of messages for every primitive; adds the rank to codec errors.
 
 use crate::Part;
 use hexagram_physical::codec::{Codec, CodecError};

@@ -16,13 +16,13 @@ pub struct Elements<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// Elements of a buffer, open for changing.
+/// Elements of a buffer, which the program may change.
 pub struct ElementsMut<'a, T> {
     opened: Opened,
     elements: PhantomData<&'a mut [T]>,
 }
 
-/// A view that is open for changing.
+/// The view of elements that the program may change.
 struct Opened {
     view: WriteView,
     /// The bytes of a view that is not in host memory; they go back when this is dropped.

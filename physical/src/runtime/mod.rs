@@ -1,5 +1,5 @@
 //! Clocks, sleeps, threads and sockets of everything above the backends. Use this module wherever you would name
-//! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can give them out instead.
+//! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can replace them.
 //!
 //! By default each function here is that of the standard library. A thread that runs [`within`] a [`Runtime`] uses
 //! the functions of that runtime, and so do the threads and tasks that it spawns: a virtual clock, threads that take

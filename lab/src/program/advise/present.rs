@@ -83,8 +83,8 @@ fn on_rank(
     Ok(table.finish())
 }
 
-/// Returns the number of hosts of the ranks. The ranks of a single host count as one host each, since the measurement
-/// is then of the links between them.
+/// Returns the number of hosts of the ranks. If all ranks share one host, each rank counts as a host, since the measurement
+/// then covers the links between the ranks.
 fn hosts(comm: &Communicator) -> usize {
     let hosts = comm.world().hosts().iter().max().map_or(1, |last| last + 1);
     if hosts > 1 { hosts } else { comm.size() }

@@ -75,8 +75,8 @@ impl DeviceAllocation {
         room.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
-    /// Allocates such memory. If memory runs out, waits for work in flight, which may keep values that are dropped
-    /// already: no thread may wait for the caller to enqueue.
+    /// Allocates such memory. If memory runs out, waits for work in flight, since that may keep the memory of values
+    /// that are already dropped. The work must not depend on anything that the caller has yet to enqueue.
     ///
     /// # Errors
     /// As [`DeviceAllocation::at_once`].

@@ -114,7 +114,7 @@ impl Paces {
         Pace { slowness: slowness[rank], jitter: *jitter, drift: *drift, phase, random, step: 0 }
     }
 
-    /// Returns the mean factor of the steps that count, of the rank for which it is largest.
+    /// Returns the mean factor of the slowest rank over the counted steps.
     pub(crate) fn slowest(&self, steps: StepCounts) -> f64 {
         if self.jitter.is_none() && self.drift.is_none() {
             return self.slowness.iter().copied().fold(0.0, f64::max);
