@@ -44,11 +44,11 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Simulates the algorithms on the cluster, and at further bandwidths to find those at which they pay. The others are
-    /// compared to the first.
+    /// Simulates the algorithms on the cluster, and at further bandwidths to find those at which they pay. The first
+    /// candidate is the reference for the others.
     ///
     /// # Errors
-    /// The error of a rank; [`Error::Usage`] if there is no second.
+    /// The error of a rank; [`Error::Usage`] without candidates.
     pub(super) fn of(job: &SimulatedJob<'_>, here: ClusterPoint, candidates: Vec<Candidate>) -> Result<Self> {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();

@@ -49,7 +49,7 @@ struct RepeatProgress {
 }
 
 impl Repeats {
-    /// Returns the repeats of this many ranks with an algorithm; with `all`, no step is left out.
+    /// Looks for repeats in the steps of `ranks` ranks with an algorithm; with `all`, every step is simulated.
     pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: StepCounts, all: bool) -> Self {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;

@@ -2,7 +2,7 @@
 //! queue's own work.
 //!
 //! [`enqueue`] orders this work as arithmetic on the same views. It keeps the given values until the device has done
-//! the work. Work that may fail after that is [watched](CudaQueue::watch).
+//! the work. A path [watches](CudaQueue::watch) work that may fail after it was enqueued.
 
 use super::driver::handle::StreamHandle;
 use super::gpu::Gpu;

@@ -20,7 +20,7 @@ pub(super) const SYSTEM: u16 = u16::MAX;
 /// Parts of a host that faults strike.
 pub(super) struct HostParts {
     ranks: Vec<usize>,
-    /// Links to other places than its ranks, by their numbers in the cluster.
+    /// Numbers of the host's links in the cluster, except those to its ranks.
     links: Vec<usize>,
 }
 

@@ -224,7 +224,7 @@ fn pack(x: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
     }
 }
 
-/// Stores the result of `with` for each four-bit code and the current number.
+/// Replaces each number of `to` by `with(code, number)`, where `code` is its four-bit code in `from`.
 #[inline(always)]
 fn unpack(from: &[u8], to: &mut [f32], with: impl Fn(u8, f32) -> f32) {
     let (rows, rest) = to.as_chunks_mut::<{ 2 * LANES }>();
