@@ -28,7 +28,7 @@ pub struct Thread(ThreadKind);
 #[derive(Debug)]
 enum ThreadKind {
     System(thread::JoinHandle<()>),
-    /// Thread of another runtime, with the place of its outcome.
+    /// Thread of another runtime, which stores its outcome here when it ends.
     Given(Arc<OnceLock<Mutex<Option<ThreadEnd>>>>),
 }
 

@@ -56,7 +56,7 @@ pub struct Outcome<R> {
     pub elapsed: Duration,
     /// Number of departures and arrivals of messages.
     pub events: u64,
-    /// Hash of all of them, with their times: equal runs have equal ones.
+    /// Hash of these events and their times: equal runs have equal hashes.
     pub fingerprint: u64,
 }
 

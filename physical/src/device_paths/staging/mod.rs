@@ -145,8 +145,8 @@ impl Staging {
         self.failing.set(table.has_failed());
     }
 
-    /// Ends a pending operation if an earlier one could not be posted. The caller may poll that one much later, since
-    /// it waits for messages that other ranks do not send before they have received this one.
+    /// Ends a pending operation if an earlier one could not be posted. The caller may poll the earlier
+    /// one much later: first it may wait for messages that other ranks send only after they have received that one.
     #[cold]
     fn fail(&self, ticket: Ticket) -> Poll<Result<Received>> {
         self.failing.set(false);

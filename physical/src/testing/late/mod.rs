@@ -435,7 +435,7 @@ struct LateEvent {
 }
 
 impl LateEvent {
-    /// Makes the device work until this has happened. Returns true if it has happened, or counts as such.
+    /// Makes the device work until this event has happened. Returns true if it has, or if the test omits the wait.
     fn want(&self, state: &mut LateState) -> bool {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;

@@ -81,7 +81,7 @@ impl FaultPlan {
         rank * self.hosts / self.ranks
     }
 
-    /// Returns the time from which on nothing that a rank does counts, if there is one.
+    /// Returns the time at which a fault stops or kills a rank for the rest of the run; `None` if none does.
     pub(super) fn end_of(&self, rank: usize) -> Option<Duration> {
         let ends = |fault: &&Fault| match fault.kind {
             FaultKind::RankDies(dead) => dead == rank,

@@ -31,9 +31,9 @@ pub struct PaceOptions {
 /// Distribution of the times of passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Jitter {
-    /// Longer by up to this share, evenly.
+    /// Longer by a share that is uniformly distributed from 0 to this one.
     Even(f64),
-    /// Normal, with this share as standard deviation; never less than nothing.
+    /// Normally distributed, with this share as standard deviation; never negative.
     Normal(f64),
 }
 
