@@ -68,7 +68,7 @@ impl Survivors {
         self.lost.extend(std::mem::take(&mut self.chunked).into_keys());
     }
 
-    /// Gives up all that needs the file of each rank.
+    /// Gives up the state that can be loaded only from the files of all ranks: chunks and averages.
     pub(super) fn give_up_own(&mut self) {
         self.give_up_chunks();
         self.lost.extend(std::mem::take(&mut self.averaged).into_keys());

@@ -125,7 +125,7 @@ fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
     parts
 }
 
-/// Gives every rank behind the first part its share of the mean of that part.
+/// Returns the exchanges of step 2 for the first part: every rank of the other parts takes its share of that part's mean.
 fn spread(parts: &[PowerPart<'_>]) -> PairRound {
     let [first, behind @ ..] = parts else { return PairRound::new() };
     let count = |parts: &[PowerPart<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;

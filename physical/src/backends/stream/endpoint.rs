@@ -92,7 +92,7 @@ impl<L> PeerStream<L> {
 
 /// Streams and operations of one endpoint.
 struct StreamState<L, P> {
-    /// Streams by rank. Messages of this rank to itself do not pass through its own.
+    /// Streams by rank. The one of this rank is unused: its messages to itself take no stream.
     streams: Vec<PeerStream<L>>,
     parking: P,
     tickets: Tickets,

@@ -147,7 +147,7 @@ impl SharedCommunicator {
     /// Returns true once NCCL has completed the operation, false while it is in progress.
     ///
     /// # Errors
-    /// [`Error::System`] if that has failed; the failure that has ended the communicator.
+    /// [`Error::System`] if the operation has failed; if the communicator has ended, the failure that ended it.
     fn is_ready(&self, doing: &str) -> Result<bool> {
         let turn = self.comm();
         let comm = self.live(&turn)?;

@@ -69,7 +69,7 @@ impl FaultPlan {
         format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", console::name("simulate"), self.seed)
     }
 
-    /// Returns the faults for which all ranks had ended too early.
+    /// Returns the faults that did not happen, because all ranks had ended before.
     pub(super) fn unplayed(&self, play: &Play) -> impl Iterator<Item = &Fault> {
         let ends: Option<Vec<Duration>> =
             play.ends.iter().map(|end| end.as_ref().map(|end| end.at)).collect();
