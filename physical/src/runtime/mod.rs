@@ -239,7 +239,7 @@ pub fn yield_now() {
 }
 
 /// In a world with simulated time, waits until the charged arithmetic of this thread has completed. Call it before
-/// other threads can see its results, so that they do not see them too early. No effect elsewhere.
+/// other threads can see the results, which exist only from then on in virtual time. No effect elsewhere.
 #[inline]
 pub fn catch_up() {
     if is_replaced()
