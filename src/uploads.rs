@@ -82,7 +82,7 @@ impl<A: Upload, B: Upload> Upload for (A, B) {
     }
 }
 
-/// Batches of an epoch in the memory of a device, each of which was begun to be copied when the one before was asked for.
+/// Batches of an epoch in the memory of a device, where the copy of each batch begins when the previous batch is requested.
 ///
 /// ```
 /// use hexagram::sampler::dataset::Items;

@@ -1,5 +1,5 @@
-//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with the replica of one other rank,
-//! which need not agree. With a codec it is `compressed-ad-psgd`.
+//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which need not
+//! have agreed to it. With a codec it is `compressed-ad-psgd`.
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
@@ -18,8 +18,8 @@
 //! preserves the mean of the replicas. Encoded averages preserve it too, whatever the codec loses, since both ranks add
 //! the same d.
 //!
-//! State: x and y, the message buffers of the exchange, some 5 S in all, S being the size of the parameters; encoded
-//! two h for every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by
+//! State: x, y and the message buffers of the exchange, some 5 S in all, S being the size of the parameters; with a codec
+//! also two h for every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by
 //! itself and S by its partner, and a request with its reply of 96 bytes, or two if the partner has the lower rank; so
 //! 2 S / P in a step, or less. Encoded, 2 messages of C in place of 2 S, in 8 bits 2 (d + 8⌈d/2048⌉). Defaults: P = 1;
 //! 8 bits of min-max for `compressed-ad-psgd`. Elements: f32 and f64; encoded f32. Asynchronous: replicas differ, and

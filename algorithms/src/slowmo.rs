@@ -7,9 +7,9 @@
 //! x₀ ← x₀ − α γ̄ u;  xᵢ ← x₀
 //! ```
 //!
-//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the changes of the periods. u is in units of
-//! gradients, so that γ may change in any step: in the source it changes only between periods, and γ̄ is γ. If γ was 0
-//! in all of a period, the period ends with the mean, and u stays.
+//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the changes of the periods. u is in units of gradients,
+//! so that γ may change in any step. In the source, γ changes only between periods, so that γ̄ = γ. If γ was 0 in all of a
+//! period, the period ends with the mean, and u stays.
 //!
 //! Use it with any optimizer that fits the base; each rank keeps its own optimizer state, such as a momentum. Replicas
 //! are bit-identical after every τ-th step.

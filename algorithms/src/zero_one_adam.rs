@@ -131,7 +131,7 @@ impl Algorithm for ZeroOneAdam {
             .optimizers(Optimizers::BareSgd(reason))
     }
 
-    /// Returns it with the maximum interval of communication from its fourth step on.
+    /// Returns the algorithm with the maximum interval of communication from its fourth step on.
     fn without_warm_up(&self) -> Option<Self> {
         let without = Self { freeze: 1, local_doubling: 1, ..*self };
         (without != *self).then_some(without)

@@ -57,8 +57,8 @@ enum Command {
     Advise(Box<AdviseOptions>),
 }
 
-/// Runs the program with these arguments, its name first, and returns the code with which to exit. Call it once, and
-/// exit then: it sets the process up for itself.
+/// Runs the program with these arguments, its name first, and returns the code with which to exit. Call it once, and exit after
+/// it returns: it changes the state of the process, such as its limits and signals.
 pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
     if let Err(code) = prepare("") {
         return code;

@@ -94,8 +94,7 @@ const SECOND: &[(&str, [&str; 4])] = &[
     ("easgd", ["", "beta=0.9", "beta=0.9", "beta=0.9"]),
 ];
 
-/// Learning rates of variants with options on the task of their orderings, where they are others than their
-/// algorithms'.
+/// Learning rates of variants with options on the task of their orderings, where they differ from those of their algorithms.
 const VARIANTS: &[(&str, &str, f64)] = &[
     ("compressed-allreduce(codec=qsgd(levels=1))", "digits", 0.3),
     ("compressed-allreduce(codec=random-k(2%), feedback=error)", "digits", 0.3),

@@ -17,7 +17,7 @@ impl Random {
         self.0.below(range as u64) as usize
     }
 
-    /// Returns a number from `low` up to, but without, `high`.
+    /// Returns a number from `low` up to `high`, which is excluded.
     pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.0.uniform()
     }

@@ -7,7 +7,7 @@ use hexagram_physical::HeartbeatOptions;
 use hexagram_physical::native::Check;
 use std::time::{Duration, Instant};
 
-/// Longest that any rank may take to learn of a failure here.
+/// Longest time that any rank may take to learn of a failure here.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Runs `test` in the world that this process belongs to, if `mpirun` started it with one of these numbers of ranks.

@@ -31,9 +31,9 @@ class Store(Protocol):
 class Span:
     """Elements at an address: the cheapest argument. ``keep`` is kept until an operation on them has ended.
 
-    ``gpu`` is the number of the GPU whose memory it is. ``stream`` is the ``CUstream`` handle of the stream that writes and
-    reads them, as ``torch.cuda.Stream.cuda_stream``. An operation follows the work that the stream has when it begins.
-    Pass both to :func:`make_stream_wait` before work that follows.
+    ``gpu`` is the number of the GPU that has the elements in its memory. ``stream`` is the ``CUstream`` handle of the
+    stream that writes and reads them, as ``torch.cuda.Stream.cuda_stream``. An operation begins after all work that is on
+    the stream by then. Pass both to :func:`make_stream_wait` before you enqueue work after the operation.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ class             created by                  use
 `Background`      `World.background`          average a snapshot in the background
 ================= =========================== ==========================================================
 
-A `Service` (`World.service`) is a thread of a rank that answers the others, without its program. All ranks must start
-services, and create the same objects from them, in the same order. Values are copied, so no other rank writes into your
-arrays. Close a service on all ranks, by ``with`` or :meth:`Service.close`; the world closes the rest.
+A `Service` (`World.service`) is a thread of a rank that answers the others while the program of the rank computes. All
+ranks must start services, and create the same objects from them, in the same order. Values are copied, so no other rank
+writes into your arrays. Close a service on all ranks, by ``with`` or :meth:`Service.close`; the world closes the rest.
 
 Example: on a ring, every rank sends half of its value to the next, until all have the mean:
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time for which objects to drop wait for a call that drops them in passing.
+/// Time after which a thread of the package drops the kept objects, if no call has dropped them before.
 const IDLE: Duration = Duration::from_millis(50);
 /// Maximum wait for callbacks when the interpreter ends.
 const LAST: Duration = Duration::from_secs(5);

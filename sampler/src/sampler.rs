@@ -63,9 +63,9 @@ pub trait Sampler: Send + Sync {
         1
     }
 
-    /// Continues the current epoch after `parts` of it, which ranks have drawn with other groupings, in this order. This
-    /// rank then draws from the samples that are left, and positions go on from the end of the last part. Holds until the
-    /// epoch changes, or until the next call; an empty list means the whole epoch.
+    /// Continues the current epoch after `parts` of it, which ranks have drawn with other groupings, in this order. This rank
+    /// then draws from the samples that are left, and positions continue from the end of the last part. Holds until the epoch
+    /// changes, or until the next call; an empty list means the whole epoch.
     ///
     /// Deterministic: the samples that are left, and their order, depend on the options, the epoch and `parts`. The
     /// default does nothing, for orders with a grouping of 1: a position is enough to continue in them.

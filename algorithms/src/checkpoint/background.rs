@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 /// Checkpoints that a thread writes while the training continues, from a copy of the state.
 ///
-/// The training waits only for the copy, in host memory, which takes the size of the state there; and for the save
-/// before, if it is still in progress. Files, order and guarantees are those of [`Checkpoints::save`]: a checkpoint counts
-/// only when it is complete on every rank. A rank that fails during a save loses that one, and the one before remains.
+/// The training waits only for the copy, in host memory, which takes the size of the state there; and for the save before, if
+/// it is still in progress. Files, order and guarantees are those of [`Checkpoints::save`]: a checkpoint counts only when it is
+/// complete on every rank. If a rank fails during a save, that checkpoint is lost, and the previous one remains.
 ///
 /// Use it for all saves of a training in this directory. Dropping it waits for the save in progress, and ignores its
 /// outcome: call [`finish`](Self::finish) at the end.
@@ -53,7 +53,7 @@ impl BackgroundSaves {
     /// Waits for the save before.
     ///
     /// # Errors
-    /// The errors of the save before: this one has not begun then, and the next call begins anew. Errors of
+    /// The errors of the previous save. The new save has then not begun; call this method again for another attempt. Errors of
     /// [`Checkpoints::save`] that are known before a file is written; [`Error::System`](hexagram_logical::Error::System)
     /// without a thread.
     pub fn begin(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {

@@ -274,8 +274,8 @@ fn draw_id(comm: &Communicator) -> Result<String> {
     Ok(gather_texts(comm, &drawn)?.swap_remove(0))
 }
 
-/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. Files of different saves
-/// would hang, or train with replicas that differ.
+/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. With files of
+/// different saves, ranks would hang, or train with replicas that differ.
 fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> {
     let mine = all_or_none(comm, record.noted::<String>(SAVED_AS))?;
     let saves = gather_texts(comm, &mine)?;

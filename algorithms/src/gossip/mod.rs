@@ -209,7 +209,7 @@ pub(crate) fn check_symmetric(context: &Context, graph: &dyn Schedule) -> Result
         return Ok(());
     }
     let what = format!(
-        "the graph {} is not one symmetric matrix at every step, and its correction is of one",
+        "the graph {} is not the same symmetric matrix at every step, as the correction requires",
         graph.spelling()
     );
     let remedy =

@@ -51,9 +51,9 @@ pub struct RankTrace {
     pub host: Arc<str>,
     /// Process id of the rank on that host.
     pub pid: u32,
-    /// Spans of the rank: first those of its training thread, in sequence; then its hooks, in the order in which they
-    /// ended; then its background work; then those of its device, for one thread after the other. Times are in
-    /// nanoseconds since the start of the recording on rank 0.
+    /// Spans of the rank: first those of its training thread, in sequence; then its hooks, in the order in which they ended;
+    /// then its background work; then those of its device: work of the training thread first, then work of the communication
+    /// thread. Times are in nanoseconds since the start of the recording on rank 0.
     pub spans: Vec<Span>,
     /// Number of spans beyond the limit, or without known device times.
     pub dropped: u64,

@@ -8,9 +8,8 @@
 //! H  ← 2H if d ≤ (tolerance · ‖x̄‖)², else H/2      between 1 and 64
 //! ```
 //!
-//! State: H, and the step that ends the round. Bytes sent per rank and round: 2(n−1)/n · S + 8(n−1), S being the size
-//! of the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with
-//! plain SGD.
+//! State: H, and the step that ends the round. Bytes sent per rank and round: 2(n−1)/n · S + 8(n−1), S being the size of the
+//! parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. Use it with plain SGD.
 
 use hexagram::algorithms::{
     About, Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram,

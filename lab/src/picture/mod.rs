@@ -68,7 +68,8 @@ pub struct Axes<'a> {
 pub struct Panel<'a> {
     /// Stands above it.
     pub title: String,
-    /// Axes of this panel alone, whose key, if it has several lines, is within it; `None` for those of the picture.
+    /// Axes of this panel alone; `None` for those of the picture. A panel of several lines with its own axes also has its own
+    /// key.
     pub axes: Option<Axes<'a>>,
     /// Lines and points, in the order of the key.
     pub drawn: Vec<PictureContent>,
@@ -81,9 +82,9 @@ pub struct Picture<'a> {
     pub title: &'a str,
     /// Number of panels in a row.
     pub columns: usize,
-    /// Axes of all panels that have none.
+    /// Axes of all panels without their own.
     pub axes: Axes<'a>,
-    /// Panels, row by row. Those without their own axes and without content are left out.
+    /// Panels, row by row. Panels without content are left out, unless they have their own axes.
     pub panels: Vec<Panel<'a>>,
 }
 
@@ -259,13 +260,13 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, scales: &Scales<'_>, (left, t
     }
 }
 
-/// Returns a text as SVG has it, in which control characters have no place.
+/// Escapes a text for SVG, without its control characters.
 fn escaped(text: &str) -> String {
     let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// Places the number of each that has one point.
+/// Places the numbers of those items that are single points.
 fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<PointLabel>> {
     let digits = |number: usize| number.to_string().len();
     let single = |(number, points): (usize, &Vec<(f64, f64)>)| match points[..] {

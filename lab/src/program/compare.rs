@@ -15,9 +15,9 @@ use hexagram::{Communicator, Result};
 ///
 /// Under mpirun, srun, torchrun or `hexagram run`, this process is one rank; otherwise it starts the ranks itself.
 ///
-/// By default, the learning rate is that of the suite for the algorithm and the task. Options of the algorithm that
-/// are not given have the defaults that `help:NAME` prints, for every task. Give second step sizes that the suite has
-/// tuned explicitly, as in 'slowmo(slow_rate=2)'.
+/// By default, the learning rate is that of the suite for the algorithm and the task. Options of the algorithm that are not
+/// given have the defaults that `help:NAME` prints, for every task. Second step sizes that the suite has tuned must be given,
+/// as in 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct CompareOptions {
     /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first one is the reference; `list` prints

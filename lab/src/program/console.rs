@@ -80,7 +80,7 @@ pub fn ended(program: &str, outcome: Result<u8, ProgramError>) -> ExitCode {
     }
 }
 
-/// Returns a number of bytes, in readable form.
+/// Formats a number of bytes for readers.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut amount = count as f64;

@@ -57,10 +57,10 @@ pub(super) struct EpochMetrics {
     pub(super) work: Option<StepWork>,
 }
 
-/// Makes the directory of a run, with its parents, if it is not there.
+/// Creates the folder of a run, and its parent folders, if they are missing.
 ///
 /// # Errors
-/// [`Error::System`] if it cannot be made.
+/// [`Error::System`] if it cannot be created.
 pub(crate) fn prepare(directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(|cause| {
         let what = format!("create the directory {}", directory.display());
@@ -69,13 +69,13 @@ pub(crate) fn prepare(directory: &Path) -> Result<()> {
             true => {
                 "the working directory was deleted: change to one that exists, or use an absolute path for --out"
             }
-            false => "choose a directory you may write to",
+            false => "choose a writable folder",
         };
         Error::system(what, cause, remedy)
     })
 }
 
-/// Writes `metrics.jsonl` in a run's directory, and keeps the figures for a picture.
+/// Writes `metrics.jsonl` in a run's folder, and keeps the figures for a picture.
 ///
 /// Lines reach the system at the end of every epoch, so a killed run leaves all its finished epochs. A figure that is
 /// not finite (a loss that diverged) is written as `null`.
@@ -88,12 +88,11 @@ pub(super) struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Starts the file, in a directory that is made if it is not there, with its parents. Replaces the file
-    /// of an earlier run.
+    /// Starts the file, in a folder that is created if it is missing, with its parents. Replaces the file of an earlier run.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the directory cannot be made or the file not be written.
+    /// [`Error::System`] if the folder cannot be created, or the file cannot be written.
     pub(super) fn create(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         prepare(directory)?;
@@ -116,7 +115,7 @@ impl MetricsFile {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the disk is full or gone.
+    /// [`Error::System`] if the disk is full or missing.
     pub(super) fn step(&mut self, step: StepMetrics) -> Result<()> {
         let mut fields = vec![
             ("event", json!("step")),
@@ -140,7 +139,7 @@ impl MetricsFile {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the disk is full or gone.
+    /// [`Error::System`] if the disk is full or missing.
     pub(super) fn epoch(&mut self, epoch: EpochMetrics) -> Result<()> {
         let mut fields = vec![
             ("event", json!("epoch")),
@@ -163,13 +162,13 @@ impl MetricsFile {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the disk is full or gone.
+    /// [`Error::System`] if the disk is full or missing.
     pub(super) fn summary(&mut self, report: &[(&str, Value)]) -> Result<()> {
         self.write(&[&[("event", json!("summary"))], report].concat())?;
         self.flush()
     }
 
-    /// Returns the directory that the file is in.
+    /// Returns the folder of the file.
     pub(super) fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }

@@ -6,9 +6,9 @@ use crate::picture::{Axes, Panel, Picture, PictureContent};
 use hexagram::Result;
 use std::path::Path;
 
-/// Steps drawn one by one; of more, only the extremes of every bundle are.
+/// Maximum number of steps that are drawn one by one; beyond that, only the extremes of each section are.
 const DRAWN_STEPS: usize = 800;
-/// Steps from which on a smoothed line is drawn too.
+/// Minimum number of steps for which a smoothed line is drawn, too.
 const NOISY: usize = 25;
 /// Number of steps whose tokens are drawn for each rank; with more, the ranks could not be distinguished.
 const TOLD_APART: usize = 40;
@@ -93,9 +93,9 @@ fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks((2 * points.len()).div_ceil(DRAWN_STEPS)).flat_map(ends).collect()
 }
 
-/// Returns the mean of the points around each point: a 25th of the line on both sides, less at the ends. At the
-/// beginning, where a loss falls fast, it takes only a few more on the right than on the left, or the line would
-/// begin too low.
+/// Returns the mean of the points around each point: a 25th of the line on both sides, fewer at the ends. Near the beginning,
+/// where a loss falls fast, the mean has only a few more points on the right than on the left: the line would otherwise begin
+/// too low.
 fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let reach = (points.len() / 25).max(2);
     let mean = |centre: usize| {

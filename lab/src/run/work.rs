@@ -79,7 +79,7 @@ impl StepWork {
     }
 }
 
-/// Returns the time of some steps for a token, if each takes the time of its busiest rank.
+/// Returns the time of some steps per token, if each step takes the time of its busiest rank.
 fn duration(steps: &[Vec<f64>]) -> f64 {
     let busiest = steps.iter().map(|ranks| ranks.iter().copied().fold(0.0, f64::max));
     busiest.sum::<f64>() / steps.iter().flatten().sum::<f64>()

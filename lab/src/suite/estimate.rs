@@ -46,10 +46,9 @@ impl Estimate {
         Some(Estimate { mean: mean(values), half, count })
     }
 
-    /// Estimates the mean over some places of runs, each run with its seed. Runs with the same seed have draws in
-    /// common, at every place. So the values of a seed are averaged first, and the interval shows the scatter between
-    /// seeds. Left out are places without runs, and seeds that are missing at one of the places; `None` if nothing
-    /// remains.
+    /// Estimates the mean over some places of runs, each run with its seed. Runs with the same seed share random draws, even at
+    /// different places. So the values of a seed are averaged first, and the interval shows the scatter between seeds. Left out
+    /// are places without runs, and seeds that are missing at one of the places; `None` if nothing remains.
     pub fn by_seed(places: &[Vec<(u64, f64)>]) -> Option<Self> {
         let places: Vec<&Vec<(u64, f64)>> = places.iter().filter(|runs| !runs.is_empty()).collect();
         let of_seed = |seed: u64| -> Option<f64> {

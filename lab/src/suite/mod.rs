@@ -63,7 +63,7 @@ pub struct Suite {
     pub partitions: Vec<Partition>,
     /// Numbers of ranks.
     pub ranks: Vec<usize>,
-    /// Seeds from 0 up to, but without, this one.
+    /// Seeds from 0 up to this one, which is excluded.
     pub seeds: u64,
     /// Places that published [orderings] need, in the matrix or for variants with options. They run with
     /// [`ORDERING_SEEDS`] seeds.

@@ -52,7 +52,7 @@ pub struct Claim {
     pub partition: &'static str,
     /// Number of ranks.
     pub ranks: usize,
-    /// Quantity of which the better one has less.
+    /// Quantity that is smaller on the better side.
     pub measure: ResultMeasure,
     /// Largest claimed ratio of the better side's quantity to the worse side's: below 1 to claim a distance, above 1
     /// for "nearly as good".

@@ -60,7 +60,7 @@ impl Paired {
         Some([mean, mean - half, mean + half].map(f64::exp))
     }
 
-    /// Judges the ordering that the ratio is below a factor.
+    /// Judges whether the ratio is below a factor, as an ordering claims.
     pub fn verdict(&self, factor: f64) -> OrderingVerdict {
         match self.logarithms() {
             _ if self.0.is_empty() => OrderingVerdict::Missing,
@@ -71,7 +71,7 @@ impl Paired {
         }
     }
 
-    /// Judges by the number of seeds that have it so.
+    /// Judges by the number of seeds that agree with the ordering.
     fn signs(&self, factor: f64) -> OrderingVerdict {
         let count = self.0.len();
         let agree = self.0.iter().filter(|ratio| **ratio < factor).count();

@@ -21,7 +21,7 @@ pub struct TrainingState {
     pub consensus: f64,
     /// Bytes that the average rank has sent.
     pub bytes: f64,
-    /// Most bytes that a rank has sent.
+    /// Maximum number of bytes that a rank has sent.
     pub most_bytes: u64,
     /// Most messages that a rank has sent.
     pub most_messages: u64,
@@ -210,7 +210,7 @@ fn finite(number: f64) -> f64 {
     if number.is_nan() { f64::INFINITY } else { number }
 }
 
-/// Returns a number as JSON has it: null if it is infinite.
+/// Returns a number as a JSON value: null if it is infinite.
 fn number(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }

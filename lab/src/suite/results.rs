@@ -35,9 +35,9 @@ pub enum ResultMeasure {
     Errors,
     /// Consensus distance after the last step.
     Consensus,
-    /// Bytes that the average rank has sent in all steps; infinite if a training has ended before.
+    /// Bytes that the average rank has sent in all steps; infinite if the training diverged, and ended early.
     Bytes,
-    /// Most bytes that the average rank has sent from one recorded state to the next.
+    /// Maximum number of bytes that the average rank has sent from one recorded state to the next.
     PeakBytes,
     /// Bytes of the average rank until the mean replica has an accuracy; infinite if it never has.
     BytesTo(f64),

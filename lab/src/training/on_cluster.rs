@@ -14,7 +14,7 @@ pub struct SimulatedTraining {
     pub outcome: TrainingOutcome,
     /// Number of departures and arrivals of messages.
     pub events: u64,
-    /// Hash of all of them, with their times.
+    /// Hash of these events and their times.
     pub fingerprint: u64,
 }
 

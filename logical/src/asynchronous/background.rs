@@ -325,11 +325,11 @@ where
     }
 }
 
-/// The side of the thread.
+/// The part of a `Background` that runs on its thread.
 struct Runner {
     comm: Communicator,
     aborting: Arc<AtomicBool>,
-    /// One byte, by which ranks agree.
+    /// Buffer of one byte, with which ranks agree.
     flag: Buffer,
     /// True after the ranks have agreed to abort, until this rank reaches its own call of abort.
     skipping: bool,

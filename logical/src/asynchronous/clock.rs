@@ -82,7 +82,7 @@ impl Clock {
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`;
-    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of the ranks of the service.
+    /// [`Error::Usage`](crate::Error::Usage) if `comm` has other ranks than the service.
     pub fn start<'a>(comm: &'a Communicator, service: &'a Service, staleness: u64) -> Primitive<'a, Self> {
         Box::pin(async move {
             service.check_ranks(comm)?;

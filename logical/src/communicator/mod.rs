@@ -219,7 +219,7 @@ impl Communicator {
 
     /// Returns the same group on another lane, whose operations may overlap with those of this one.
     ///
-    /// Asking for a lane twice gives the same lane: its operations are counted on.
+    /// A second call with the same number returns the same lane, and continues its count of operations.
     ///
     /// Collectives that [NCCL](TransportKind::Nccl) carries are enqueued in the order of their calls. All ranks call them in
     /// the same order, those of all lanes and groups.

@@ -81,7 +81,7 @@ pub fn mixing_at(schedule: &dyn Schedule, size: usize, step: u64) -> Result<Mixi
     Err(Error::usage(what, "correct the schedule: return a matrix for the requested number of ranks"))
 }
 
-/// Returns true if the first 64 steps have one matrix.
+/// Returns true if the first 64 steps have the same matrix.
 pub(super) fn looks_static(schedule: &(impl Schedule + ?Sized), size: usize) -> Result<bool> {
     let first = schedule.mixing(size, 0)?;
     for step in 1..64 {

@@ -114,8 +114,8 @@ impl FeedbackLink {
         }
     }
 
-    /// Updates the memory for `sum`, which was compensated at `at`, after the message was made. `decode` adds the
-    /// message, decoded and multiplied by the weight that it gets.
+    /// Updates the memory for `sum`, which was compensated at `at`, after the message was made. `decode` gets a weight, and
+    /// adds the decoded message times that weight.
     ///
     /// # Errors
     /// The errors of `decode`; as [`FeedbackLink::compensate_into`].

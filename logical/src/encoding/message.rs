@@ -1,4 +1,4 @@
-//! Encoding and decoding of messages, with the errors of a codec among ranks, for every primitive.
+//! Encoding and decoding of messages for every primitive; adds the rank to codec errors.
 
 use crate::Part;
 use hexagram_physical::codec::{Codec, CodecError};
@@ -11,8 +11,8 @@ use hexagram_physical::{Error, Peer, Result};
 pub(crate) struct MessageSender<'a> {
     pub(crate) rank: &'a Peer,
     pub(crate) context: ErrorContext,
-    /// Operation of the message, which an error ends on all ranks immediately; otherwise they would be notified only
-    /// of the unfinished operations that are dropped.
+    /// Operation that the message belongs to. An error ends it on all ranks immediately. Otherwise the other ranks would be
+    /// notified only that unfinished operations were dropped.
     pub(crate) ends: Option<OperationContext<'a>>,
 }
 

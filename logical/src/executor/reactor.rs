@@ -50,7 +50,7 @@ impl GroupCommunicators {
         handle
     }
 
-    /// Keeps a group with its hosts and leaders, as a further group, and returns the handle of that.
+    /// Keeps a group with its hosts and leaders, as a further group, and returns the handle of the new group.
     pub(super) fn keep_hierarchy(&self, group: u64, hierarchy: Hierarchy) -> Result<GroupHandle> {
         let all = self.comms.borrow().get(&group).cloned();
         let handle = all.map(|all| self.keep(all)).ok_or_else(released)?;
@@ -113,7 +113,7 @@ pub(super) struct Reactor {
 unsafe impl Send for Reactor {}
 
 impl Reactor {
-    /// Returns a reactor for a communicator of the world, and the handle of that.
+    /// Returns a reactor for a communicator of the world, and the handle of that communicator.
     pub(super) fn new(comm: Communicator) -> (Self, GroupHandle) {
         let groups = Rc::new(GroupCommunicators {
             next: Cell::new(0),

@@ -129,7 +129,7 @@ impl Options {
         self.visit((name, None), &mut Field { value, values: &values }, about)
     }
 
-    /// Fails unless a condition on an option and the options before it `holds`; `want` describes a valid choice, as
+    /// Fails unless `holds`, a condition on an option and the options before it; `want` describes a valid choice, as
     /// in `fewer steps than the period`.
     ///
     /// # Errors

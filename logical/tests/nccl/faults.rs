@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) const RANKS: usize = 3;
 /// Deadline of what never happens.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
-/// Longest that something may take which is to end by itself: far above the limit, as the machine may be busy.
+/// Longest time that something may take which is to end by itself: far above the limit, as the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Runs the test `name` of this program, which is ignored otherwise, in a process of its own over a fake NCCL that is set

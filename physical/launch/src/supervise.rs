@@ -85,7 +85,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     }
 }
 
-/// Waits for other launchers. Returns the number of a signal that asks to end the job before.
+/// Waits for other launchers. Returns the number of a signal that asked to end the job while `work` was running.
 async fn unless_ended<T>(signals: &mut Signals, work: impl Future<Output = T>) -> Result<T, i32> {
     let mut work = pin!(work);
     loop {

@@ -248,7 +248,7 @@ impl Health {
         self.shared.ring();
     }
 
-    /// Rings `bell` at every change from now on: an endpoint has its own rung, so that no failure is slept through.
+    /// Rings `bell` at every change from now on. An endpoint registers its bell here, so that a failure wakes it.
     pub fn wake(&self, bell: Weak<dyn Bell>) {
         let mut bells = self.shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);

@@ -219,7 +219,7 @@ impl CodecError {
         CodecError::Damaged { what: what.into() }
     }
 
-    /// Returns the error with its index counted from `start` elements before.
+    /// Returns the error with `start` added to its index.
     #[must_use]
     pub fn counted_from(self, start: usize) -> Self {
         match self {

@@ -57,7 +57,7 @@ pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     operations::reduce::canonicalize(dtype, to);
 }
 
-/// Adds f32 that another process may write at the same time, of equal number and aligned.
+/// Adds f32 numbers that another process may write at the same time. Both sides are aligned, and equally long.
 pub(crate) fn add_shared(from: kernels::SharedFloats<'_>, to: &mut [u8]) {
     kernels::add_shared(from, bytemuck::cast_slice_mut(to));
 }

@@ -1,4 +1,4 @@
-//! Keepers whose drop is put off.
+//! Deferral of the drop of keepers.
 //!
 //! A keeper belongs to another library. Its drop code may take a lock, such as that of the Python interpreter, and
 //! the lock's holder may wait for this library. Therefore a thread that drops views while it holds a lock collects
@@ -8,7 +8,7 @@ use super::Keeper;
 use std::cell::RefCell;
 
 thread_local! {
-    /// Keepers of memory that is gone, while this thread puts them off.
+    /// Keepers of released memory, whose drop this thread defers.
     static KEPT: RefCell<Option<Vec<Keeper>>> = const { RefCell::new(None) };
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn collect(work: impl FnOnce()) -> Vec<Keeper> {
     KEPT.take().unwrap_or_default()
 }
 
-/// Keeps a keeper for a while if this thread puts them off.
+/// Defers the drop of a keeper if this thread defers drops.
 pub(super) fn keep(keeper: &Keeper) {
     // A thread that ends no longer has a list.
     let _ = KEPT.try_with(|kept| {

@@ -1,5 +1,5 @@
-//! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for
-//! changing.
+//! The program's access to elements: in place on the host. On a device, the program gets a copy, which is copied back if it was
+//! opened for changes.
 
 use super::dtype::Element;
 use super::{Buffer, ReadView, WriteView};
@@ -16,13 +16,13 @@ pub struct Elements<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// Elements of a buffer, open for changing.
+/// Elements of a buffer, which the program may change.
 pub struct ElementsMut<'a, T> {
     opened: Opened,
     elements: PhantomData<&'a mut [T]>,
 }
 
-/// A view that is open for changing.
+/// The view of elements that the program may change.
 struct Opened {
     view: WriteView,
     /// The bytes of a view that is not in host memory; they go back when this is dropped.
@@ -82,7 +82,7 @@ impl ReadView {
 }
 
 impl WriteView {
-    /// Copies bytes of the program, of the same number as this buffer.
+    /// Copies bytes of the program to this view; both must have the same size.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are more or fewer; [`Error::System`] if memory runs out.

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest that [`Buffer::lend`] waits for the last view before it gives the process up.
+/// Longest time that [`Buffer::lend`] waits for the last view before it aborts the process.
 const LEND_LIMIT: Duration = Duration::from_secs(30);
 
 impl Buffer {

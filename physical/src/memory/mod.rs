@@ -66,7 +66,7 @@ enum MemoryOwner {
     Lent {
         writable: bool,
     },
-    /// A mapping that other processes have as well, kept by whatever this is.
+    /// A mapping that other processes share; the keeper keeps it mapped.
     Shared {
         _keeper: Keeper,
         registration: Registration,
@@ -75,7 +75,7 @@ enum MemoryOwner {
     Device(Keeper),
     /// Another library.
     Foreign(Keeper),
-    /// Elements of this program, which are not written as long as this is kept.
+    /// Elements of this program, which are not written as long as the keeper lives.
     Constant {
         _owner: Keeper,
     },
@@ -324,9 +324,9 @@ impl Buffer {
     /// [`Error::Usage`] if the size overflows the address space or `address` is not aligned to the element type.
     ///
     /// # Safety
-    /// `address` is that of `len` initialised elements of `dtype`, in host memory or in that of the device of
-    /// `queue`, which live as long as `keeper`. While an operation is running on the buffer, or a view or guard of it
-    /// lives, all access to them is through the buffer; on a device, all access ever is in the order of `queue`.
+    /// `address` is that of `len` initialised elements of `dtype`, in host memory or in that of the device of `queue`, which
+    /// live as long as `keeper`. While an operation is running on the buffer, or a view or guard of it lives, all access to
+    /// them is through the buffer; on a device, all access must always be in the order of `queue`.
     pub unsafe fn over_foreign(
         queue: &Queue,
         address: NonNull<u8>,

@@ -9,8 +9,8 @@ use std::time::{self, Duration};
 /// The instant from which virtual clocks count.
 static ORIGIN: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 
-/// A point in time, by the clock of this thread's [runtime](super). As [`std::time::Instant`], except that
-/// [`now`](super::now) gives it out.
+/// A point in time, by the clock of this thread's [runtime](super). As [`std::time::Instant`], except that [`now`](super::now)
+/// returns it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(time::Instant);
 
@@ -43,12 +43,12 @@ impl Instant {
         self.saturating_duration_since(earlier)
     }
 
-    /// Returns the instant so much later, unless no clock could show it.
+    /// Returns the instant after this duration, unless no clock could show it.
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
         self.0.checked_add(duration).map(Instant)
     }
 
-    /// Returns the instant so much earlier, unless no clock could show it.
+    /// Returns the instant before this duration, unless no clock could show it.
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
         self.0.checked_sub(duration).map(Instant)
     }

@@ -1,5 +1,5 @@
 //! Clocks, sleeps, threads and sockets of everything above the backends. Use this module wherever you would name
-//! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can give them out instead.
+//! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can replace them.
 //!
 //! By default each function here is that of the standard library. A thread that runs [`within`] a [`Runtime`] uses
 //! the functions of that runtime, and so do the threads and tasks that it spawns: a virtual clock, threads that take
@@ -52,7 +52,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Sockets are descriptors of the system. The runtime decides their other end, for example one end of a pair; only
 /// [`Runtime::poll`] waits for them.
 pub trait Runtime: Send + Sync {
-    /// Returns the present time of this world's clock: [`Instant::after_origin`] makes it of a virtual one.
+    /// Returns the present time of this world's clock: [`Instant::after_origin`] creates it from a virtual time.
     fn now(&self) -> Instant;
 
     /// Returns the time since 1970-01-01 00:00 UTC.
@@ -163,7 +163,8 @@ pub trait Park {
 const LOOK: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// Set while there is a runtime other than the system. Apart from it, as it needs no destructor and so no check.
+    /// Set while there is a runtime other than the system. It is separate from the runtime: a flag needs no destructor, so an
+    /// access needs no check.
     static REPLACED: Cell<bool> = const { Cell::new(false) };
     static CURRENT: RefCell<Option<Arc<dyn Runtime>>> = const { RefCell::new(None) };
 }
@@ -238,7 +239,7 @@ pub fn yield_now() {
 }
 
 /// In a world with simulated time, waits until the charged arithmetic of this thread has completed. Call it before
-/// other threads can see its results, so that they do not see them too early. No effect elsewhere.
+/// other threads can see the results, which exist only from then on in virtual time. No effect elsewhere.
 #[inline]
 pub fn catch_up() {
     if is_replaced()

@@ -18,7 +18,7 @@ const POLLS: u32 = 10;
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].
 pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// End of a thread: well, or by this panic.
+/// Outcome of a thread: its normal end, or a panic.
 type ThreadEnd = std::thread::Result<()>;
 
 /// A spawned thread or task. Dropping it detaches the work.
@@ -28,7 +28,7 @@ pub struct Thread(ThreadKind);
 #[derive(Debug)]
 enum ThreadKind {
     System(thread::JoinHandle<()>),
-    /// Thread of another runtime, with the place of its outcome.
+    /// Thread of another runtime, which stores its outcome here when it ends.
     Given(Arc<OnceLock<Mutex<Option<ThreadEnd>>>>),
 }
 

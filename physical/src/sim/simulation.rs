@@ -41,8 +41,8 @@ pub struct Simulation {
     pub seed: u64,
     /// True to choose the order of simultaneous events by the seed, to find code that depends on it.
     pub shuffled: bool,
-    /// Faults of ranks, hosts and links. If there are any, each rank sees only reported or detected failures of
-    /// others, like processes.
+    /// Faults of ranks, hosts and links. With faults, each rank sees only failures of other ranks that were reported or
+    /// detected, as processes do.
     pub faults: Vec<Fault>,
 }
 
@@ -56,7 +56,7 @@ pub struct Outcome<R> {
     pub elapsed: Duration,
     /// Number of departures and arrivals of messages.
     pub events: u64,
-    /// Hash of all of them, with their times: equal runs have equal ones.
+    /// Hash of these events and their times: equal runs have equal hashes.
     pub fingerprint: u64,
 }
 
@@ -139,7 +139,7 @@ impl Simulation {
     }
 }
 
-/// Returns the number of a rank among those of its host, and their number.
+/// Returns the number of a rank on its host, and the number of ranks on that host.
 pub(super) fn local(hosts: &[usize], rank: usize) -> (usize, usize) {
     let of_host = |ranks: &[usize]| ranks.iter().filter(|host| **host == hosts[rank]).count();
     (of_host(&hosts[..rank]), of_host(hosts))

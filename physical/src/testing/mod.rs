@@ -92,15 +92,15 @@ pub fn transports() -> Vec<TransportKind> {
 }
 
 /// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: [`TRANSPORTS`],
-/// none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
+/// but none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, and none with `HEXAGRAM_TEST=sim`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
     let skipped = skipped_under_mpi("its ranks wait at a barrier of the process") || is_simulated();
     TRANSPORTS.into_iter().filter(move |_| !skipped)
 }
 
-/// Declares that the calling test needs ranks that are threads, with the reason. Returns true if the test must end
-/// immediately because there are none, in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`. Standard error
-/// then reports it.
+/// Declares that the calling test needs ranks that are threads, and gives the reason. Returns true if the ranks are
+/// processes, started by `mpirun` with `HEXAGRAM_TEST=mpi`: then the test must end immediately, and standard error
+/// reports that it was skipped.
 ///
 /// ```
 /// # use hexagram_physical::testing::{skipped_under_mpi, spawn};

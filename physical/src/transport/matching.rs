@@ -36,7 +36,7 @@ impl Posted {
     /// Lands a whole message of rank `from` in the view, which is released, and returns the outcome.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the message has not the size that the receive expects.
+    /// [`Error::Mismatch`] if the message does not have the size that the receive expects.
     pub fn land(mut self, from: usize, message: &[u8], health: &Health) -> Result<Received> {
         let bytes = message.len();
         self.check_size(from, bytes, health)?;
@@ -55,7 +55,7 @@ impl Posted {
         Ok(Received { peer: from, bytes })
     }
 
-    /// Refuses a message of rank `from` that has not the size that the receive expects.
+    /// Refuses a message of rank `from` whose size is not the one that the receive expects.
     fn check_size(&self, from: usize, bytes: usize, health: &Health) -> Result<()> {
         if self.landing.fits(bytes as u64) {
             return Ok(());
@@ -70,7 +70,7 @@ impl Posted {
     }
 }
 
-/// A message that waits for its receive; `M` is how the backend holds its bytes.
+/// A message that waits for its receive; `M` is the type in which the backend holds its bytes.
 pub struct Early<M> {
     /// Rank that sent it.
     pub from: usize,

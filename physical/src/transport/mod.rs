@@ -101,8 +101,8 @@ pub trait Transport {
     /// Starts receiving into `view` a message of exactly that size, unless `land` is [`ReceiveMode::AtMost`].
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: ReceiveMode) -> Ticket;
 
-    /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll
-    /// again; a backend that learns of completion otherwise wakes `context`.
+    /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again; a
+    /// backend that learns of completion in a different way wakes `context`.
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Received>>;
 
     /// Cancels an operation. Never blocks; the view is released immediately, or after a running copy.
@@ -121,7 +121,7 @@ pub trait Transport {
     /// Returns the reason why no further message can come from `peer`, as a verb phrase; `None` while one can.
     fn ended(&self, peer: usize) -> Option<String>;
 
-    /// Returns the bytes of a pending operation that have moved so far. A deadline counts from the last that did.
+    /// Returns the bytes of a pending operation that have moved so far. A deadline counts from the last byte that moved.
     fn moved(&self, ticket: Ticket) -> u64;
 
     /// Returns the native collectives of this backend, if it has any.
@@ -170,11 +170,11 @@ impl Park for &dyn Transport {
 }
 
 impl Received {
-    /// Returns the outcome of an operation on a view of `room` bytes, if `transport`, which may be a user's, can mean
+    /// Checks the outcome that `transport`, possibly a user's, reports for an operation on a view of `room` bytes, and returns
     /// it.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a rank that is not there, and for more bytes than the view has.
+    /// [`Error::Usage`] for a rank that does not exist, and for more bytes than the view has.
     pub fn checked(self, transport: &dyn Transport, room: usize) -> Result<Self> {
         let Received { peer, bytes } = self;
         let ranks = transport.health().peers().len();

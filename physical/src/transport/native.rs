@@ -30,7 +30,7 @@ pub const NOTICE_BYTES: usize = 40;
 /// contributions are combined. bench/results/measurements.md has the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// Everyone reduces everyone's contribution, in the order of the ring.
+    /// Every rank reduces all contributions, in the order of the ring.
     Small,
     /// By halving, in the order of a balanced tree: ranks that differ in the highest bit first.
     Middle,

@@ -25,8 +25,8 @@ const LAST_LOOKS: u32 = 64;
 pub struct Poison(RefCell<Option<String>>);
 
 impl Poison {
-    /// Fails once an operation or a rank has failed, before the operation of `label` begins: it might find all its
-    /// messages, sent by ranks that have given it up since.
+    /// Fails before the operation of `label` begins, if an operation or a rank has failed. Otherwise the operation might find
+    /// all its messages, although the ranks that sent them have given it up since.
     ///
     /// # Errors
     /// [`Error::Poisoned`], with the first failure here; [`Error::PeerFailed`] if it was that of another rank.

@@ -229,7 +229,7 @@ impl Wait {
     }
 }
 
-/// Counts a park that began at `start` if nothing but its end has ended it.
+/// Counts a park that began at `start`, if it ended because `at_most` had passed.
 fn count_if_over(start: runtime::Instant, at_most: Duration) {
     if start.elapsed() >= at_most {
         PARKS.set(PARKS.get().wrapping_add(1));

@@ -1,7 +1,7 @@
 //! Patience of a waiting thread: the time for which it stays awake.
 //!
-//! Waking a parked thread takes a while, during which the waking thread waits in turn. If that one parked before the
-//! other wakes, both would park alternately forever, at a hundred times the cost of a check. Therefore patience is a
+//! Waking a parked thread takes a while, during which the waking thread waits in turn. If the waking thread parked before the
+//! other one is awake, both would park alternately forever, at a hundred times the cost of a check. Therefore patience is a
 //! multiple of the wake-up time, which depends on the machine and is measured once, when a process joins its world.
 
 #![allow(clippy::disallowed_methods, reason = "measures how fast this machine wakes a thread")]

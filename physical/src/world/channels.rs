@@ -23,7 +23,7 @@ impl Channels {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a channel is open. Returns false if it was before.
+    /// Notes that a channel is open. Returns false if it was open already.
     pub(super) fn note_open(&self, channel: u16) -> bool {
         self.lock().open.insert(channel)
     }

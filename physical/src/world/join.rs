@@ -111,7 +111,7 @@ fn join_at_store(
     joined
 }
 
-/// Judges all that can be judged before others are met, and returns the backend of the transport.
+/// Makes all checks that need no other rank, and returns the backend of the transport.
 fn begin(options: &JoinOptions) -> Result<Arc<dyn Backend>> {
     check_environment()?;
     options.check()?;
@@ -261,7 +261,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     Ok(World::assemble(rank, local, numbers.into(), options.transport, fabric, Some(control)))
 }
 
-/// Returns the number of `rank` among the ranks of its host, and how many these are.
+/// Returns the local rank of `rank` on its host, and the number of ranks on that host.
 fn place_on_host(rank: usize, hosts: &[usize]) -> (usize, usize) {
     let here = |ranks: &[usize]| ranks.iter().filter(|host| **host == hosts[rank]).count();
     (here(&hosts[..rank]), here(hosts))

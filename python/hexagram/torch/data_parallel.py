@@ -288,7 +288,7 @@ class DataParallel(Between):
         Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
-        """Ends a backward pass: gradients are those that the algorithm left, if they were communicated."""
+        """Ends a backward pass; if it has communicated, sets the gradients that the algorithm left."""
         self._is_open = self._has_looked = False
         generation = self._engine.finish()
         if self._require_sync:

@@ -75,8 +75,8 @@ def keep(error: Error) -> None:
 def original(error: BaseException) -> Error | None:
     """Returns the hexagram error that `error` is, was raised from, or has the text of; None if there is none.
 
-    The C++ code of PyTorch turns a failure behind a future into a `RuntimeError` with its text. The last 64 errors are
-    found.
+    The C++ code of PyTorch turns a failure behind a future into a `RuntimeError` with its text. The
+    text of the last 64 errors is known.
     """
     seen: BaseException | None = error
     while seen is not None:

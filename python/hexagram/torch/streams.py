@@ -45,5 +45,5 @@ def follow(position: Position | None) -> None:
 
 
 def future_at(position: Position | None) -> Future:
-    """Returns a new future; on a GPU, who waits for it waits for the streams that were current when it was completed."""
+    """Returns a new future; on a GPU, a wait for it also waits for the streams that were current when it was completed."""
     return Future() if position is None else Future(devices=[torch.device("cuda", position.gpu)])

@@ -22,7 +22,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the queue of a GPU for tensors of DLPack, and its `CUstream`, for which the producer makes it wait.
+/// Returns the queue of a GPU for tensors of DLPack, and its `CUstream`, which a producer makes wait for its own work.
 pub(crate) fn shared_queue(gpu: usize) -> Result<(Queue, usize)> {
     let mut shared = lock(&SHARED);
     let queues = shared.get_or_insert_default();

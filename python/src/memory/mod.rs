@@ -44,7 +44,7 @@ struct OwnedElements {
     dtype: DType,
     len: usize,
     writable: bool,
-    /// Queue of the device whose memory it is.
+    /// Queue of the device that has the memory.
     queue: Queue,
     kept: ElementsOwner,
 }

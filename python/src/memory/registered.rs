@@ -112,7 +112,7 @@ impl Memory {
         }
     }
 
-    /// Returns the number of elements and the bytes of each; the references live as long as the memory.
+    /// Returns the number of elements and the size of each in bytes; the references live as long as the memory.
     pub(super) fn layout(&self) -> (&Py_ssize_t, &Py_ssize_t) {
         (&self.shape, &self.stride)
     }

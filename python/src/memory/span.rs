@@ -11,9 +11,9 @@ use pyo3::prelude::*;
 /// `keep` is any object that owns them; an operation keeps it until it has ended. Without it, the caller must keep them
 /// alive.
 ///
-/// `gpu` is the number of the GPU whose memory it is, and `stream` the `CUstream` handle of the stream that writes and reads
-/// them, as `torch.cuda.Stream.cuda_stream`. An operation follows the work that the stream has when it begins. Pass both to
-/// `make_stream_wait` before work that follows.
+/// `gpu` is the number of the GPU that has the elements in its memory, and `stream` the `CUstream` handle of the stream that
+/// writes and reads them, as `torch.cuda.Stream.cuda_stream`. An operation begins after all work that is on the stream by then.
+/// Pass both to `make_stream_wait` before you enqueue work after the operation.
 ///
 /// Raises `UsageError` for an unknown type, and for elements at address 0.
 #[pyclass(frozen, module = "hexagram")]

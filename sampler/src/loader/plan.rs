@@ -116,7 +116,7 @@ impl EpochPlan {
         LoaderState { seed, epoch, position, order: self.order, grouping: self.grouping, parts }
     }
 
-    /// Prepares the epoch of a state for [`begin`](Self::begin) at its position.
+    /// Prepares [`begin`](Self::begin) to continue the epoch of a state at its position.
     pub(super) fn resume(&mut self, state: &LoaderState) {
         self.resumed = (state.epoch, state.parts_before(self.grouping));
     }

@@ -88,7 +88,7 @@ impl KeyedPermutation {
 /// 2^64 divided by the golden ratio: the step of SplitMix64.
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns the output of SplitMix64: each bit of `z` changes half of the bits of the result.
+/// Returns the output of SplitMix64: each bit of `z` changes half of the bits of the result, on average.
 #[inline]
 pub(crate) fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -476,7 +476,7 @@ impl Replica {
         self.engine.trace().loading(load)
     }
 
-    /// Ends the recording, and returns that of all ranks on rank 0. A collective call, between steps.
+    /// Ends the recording, and returns on rank 0 the trace of all ranks; `None` on the others. A collective call, between steps.
     ///
     /// # Errors
     /// As [`collect`](hexagram_algorithms::engine::Tracing::collect).

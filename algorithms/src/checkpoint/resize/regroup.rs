@@ -68,7 +68,7 @@ impl Survivors {
         self.lost.extend(std::mem::take(&mut self.chunked).into_keys());
     }
 
-    /// Gives up all that needs the file of each rank.
+    /// Gives up the state that can be loaded only from the files of all ranks: chunks and averages.
     pub(super) fn give_up_own(&mut self) {
         self.give_up_chunks();
         self.lost.extend(std::mem::take(&mut self.averaged).into_keys());
@@ -128,7 +128,7 @@ impl Survivors {
         Ok(())
     }
 
-    /// Gives up means of fields that not all `files` have in one length. A collective call.
+    /// Gives up the means of fields that are missing in some of the `files`, or have different lengths. A collective call.
     fn check_averaged(&mut self, comm: &Communicator, files: i64) -> Result<()> {
         let len = |sum: &Sum| sum.values.len() as i64;
         let shortest = |sum: &Sum| if sum.weight > 0.0 { len(sum) } else { i64::MAX };
@@ -151,8 +151,8 @@ impl Survivors {
         Ok(())
     }
 
-    /// Returns the first element of each chunk, and their end, by name of the field. Gives up fields of which a file has
-    /// no chunk. A collective call.
+    /// Returns the boundaries of the chunks of each field, by name: the first element of each chunk, and the end of the last
+    /// one. Gives up fields whose chunk is missing in a file. A collective call.
     fn starts(&mut self, comm: &Communicator, files: usize) -> Result<BTreeMap<String, Vec<usize>>> {
         let mut all = BTreeMap::new();
         for (name, chunks) in &self.chunked {

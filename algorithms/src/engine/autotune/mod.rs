@@ -144,7 +144,7 @@ impl DataParallel {
         own.len() > 1 && own.len() < ranks
     }
 
-    /// Continues with these settings, if possible; returns true if it was, on all ranks.
+    /// Continues with these settings, if possible; returns true if it was possible on all ranks.
     fn apply(&mut self, next: Tuning) -> Result<bool> {
         let Tuning { bucket_bytes, streams, hierarchical } = next;
         if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {

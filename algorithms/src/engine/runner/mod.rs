@@ -108,7 +108,7 @@ impl Requests {
 /// Name of the algorithm in errors about its panics.
 pub(super) const PLUGIN: &str = "the algorithm";
 
-/// Number of polls of ready hooks after which all are polled.
+/// Number of polls of ready hooks after which all hooks are polled.
 const ROUNDS: u32 = 64;
 
 /// Hook in progress, which owns its data and gives it back.

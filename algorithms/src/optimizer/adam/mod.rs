@@ -110,8 +110,8 @@ pub(super) struct AdamStep<T, const DECOUPLED: bool> {
 
 #[cfg(feature = "cuda")]
 impl<T: FloatExt> AdamStep<T, true> {
-    /// Returns the launch that steps `len` elements from these starts in the operands: gradients, parameters and both
-    /// moments.
+    /// Returns the launch of a step of `len` elements, which begin at these indices of the operands: gradients, parameters and
+    /// both moments.
     pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
         let KernelEntry { name, scalars, .. } = self.entry();
         let operand = |(operand, start)| Argument::OperandAt(operand, start * size_of::<T>());

@@ -92,7 +92,7 @@ struct BySign<T> {
     keep: T,
     /// Weights of momentum and gradient in the direction.
     weight: [T; 2],
-    /// Weights of both in the next momentum.
+    /// Weights of momentum and gradient in the next momentum.
     decay: [T; 2],
 }
 

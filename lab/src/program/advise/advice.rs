@@ -18,13 +18,13 @@ pub(super) struct Advised {
     pub(super) row: ReportRow,
     /// Share of the reference's step that this algorithm saves.
     pub(super) saved: f64,
-    /// Where it stops to pay; `None` if it pays at no bandwidth.
+    /// Bandwidths at which it stops paying; `None` if it pays at no bandwidth.
     pub(super) pays_up_to: Option<Border>,
     /// Errors on the suite's digits; `None` for options that the suite has not run.
     pub(super) errors: Option<ErrorsAbove>,
 }
 
-/// Bandwidths between which an algorithm stops to pay, in bits a second.
+/// Bandwidths between which an algorithm stops paying, in bits a second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Border {
     /// Highest bandwidth that was tried at which it pays.
@@ -44,11 +44,11 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Simulates the algorithms on the cluster, and at the bandwidths that it takes to see where they pay. The others are
-    /// compared to the first.
+    /// Simulates the algorithms on the cluster, and at further bandwidths to find those at which they pay. The first
+    /// candidate is the reference for the others.
     ///
     /// # Errors
-    /// The error of a rank; [`Error::Usage`] if there is no second.
+    /// The error of a rank; [`Error::Usage`] without candidates.
     pub(super) fn of(job: &SimulatedJob<'_>, here: ClusterPoint, candidates: Vec<Candidate>) -> Result<Self> {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();

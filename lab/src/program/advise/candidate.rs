@@ -13,8 +13,8 @@ pub(super) const REFERENCE: &str = "gradient-allreduce";
 pub(super) const USUAL: &str = "bytegrad,loco,qadam,topk-ef,zero-one-adam,d-psgd,low-precision-decentralized,choco-sgd,\
 powersgd,qg-dsgdm,local-sgd,slowmo,diloco,streaming-diloco,sparse-loco,noloco,async-model-average";
 
-/// Algorithms in which every rank asks servers on all others in every step, so that a large model takes minutes. They are
-/// among all only where they are named.
+/// Algorithms in which every rank asks servers on all others in every step, so that a large model takes minutes. `all` does not
+/// include them; they are simulated only if named.
 const OF_SERVERS: [&str; 2] = ["ssp", "compressed-ssp"];
 
 /// Least number of counted steps of an algorithm that sends to different ranks in different steps, or whose messages

@@ -47,8 +47,8 @@ impl<'a> Ladder<'a> {
         self.here(&self.reference)
     }
 
-    /// Returns the highest bandwidth at which an algorithm pays, if it pays at one, provided that it does at all lower ones,
-    /// too.
+    /// Returns the highest bandwidth at which an algorithm pays, if it pays at any. The search assumes that the algorithm also
+    /// pays at all lower bandwidths.
     ///
     /// # Errors
     /// That of a rank.
@@ -95,8 +95,8 @@ pub(super) fn saved(own: &ReportRow, reference: &ReportRow) -> f64 {
     1.0 - own.figures.step_s / reference.figures.step_s
 }
 
-/// Returns the last number of a range that satisfies a condition. The first one must satisfy it and is not tried;
-/// after the first that does not, none may.
+/// Returns the last number of a range that satisfies a condition. The first number must satisfy it, and is not tried. All
+/// numbers after one that does not satisfy it must not satisfy it either.
 fn last<E>(
     range: std::ops::Range<usize>,
     mut holds: impl FnMut(usize) -> std::result::Result<bool, E>,

@@ -83,8 +83,8 @@ fn on_rank(
     Ok(table.finish())
 }
 
-/// Returns the number of hosts of the ranks. The ranks of a single host count as one host each, since the measurement
-/// is then of the links between them.
+/// Returns the number of hosts of the ranks. If all ranks share one host, each rank counts as a host, since the measurement
+/// then covers the links between the ranks.
 fn hosts(comm: &Communicator) -> usize {
     let hosts = comm.world().hosts().iter().max().map_or(1, |last| last + 1);
     if hosts > 1 { hosts } else { comm.size() }
@@ -135,8 +135,8 @@ impl Present {
     }
 }
 
-/// Returns the times of messages between the first ranks of all hosts, or all ranks on one; nothing on others. A
-/// collective call.
+/// Returns the times of messages between the first ranks of all hosts, or between all ranks of a single host; zeros on ranks
+/// that take no part. A collective call.
 fn between(comm: &Communicator) -> Result<MessageTimes> {
     let hosts = comm.world().hosts();
     let is_first = hosts.iter().position(|host| *host == hosts[comm.rank()]) == Some(comm.rank());

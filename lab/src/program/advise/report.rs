@@ -47,7 +47,7 @@ fn cluster(options: &AdviseOptions, point: &ClusterPoint) -> String {
     let shape = options.job.shape;
     match &options.job.topology {
         Some(path) => format!(
-            "{ranks} ranks of {hosts} hosts, as {} connects them; --link is {link}, and bandwidths are its",
+            "{ranks} ranks of {hosts} hosts, as {} connects them; bandwidths are those of --link, which is {link}",
             path.display()
         ),
         None if shape == Shape::Flat => format!("{ranks} ranks of {hosts} hosts, {link} between them"),

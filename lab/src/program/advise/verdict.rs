@@ -22,7 +22,7 @@ impl Advice {
                 Some(_) => {
                     self.pays("Fewer messages, or not waiting for them, pay in full precision", is_full)
                 }
-                None => format!("Nothing in full precision pays, so that `{REFERENCE}` is right among that."),
+                None => format!("No other algorithm in full precision pays: use `{REFERENCE}` there."),
             });
         }
         said.extend(self.fewest_errors().map(|one| self.fewest(one)));
@@ -58,7 +58,7 @@ impl Advice {
         let mut said = format!("{what}: {}.", self.praise(best));
         if best.saved < fastest.saved {
             let (name, time) = (fastest.name(), millis(&fastest.row));
-            said += &format!(" Faster is `{name}`, {time}, at a price: {}.", fastest.told_errors());
+            said += &format!(" `{name}` is faster, {time}, at a price: {}.", fastest.told_errors());
         }
         said
     }

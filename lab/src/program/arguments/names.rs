@@ -78,7 +78,7 @@ impl ChosenAlgorithm {
         ChosenAlgorithm { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 
-    /// Returns those of a list with commas between them, or all algorithms of the registry for `all`.
+    /// Returns the algorithms of a list separated by commas, or all algorithms of the registry for `all`.
     ///
     /// # Errors
     /// The first invalid one, or that the list is empty, in one line.
@@ -97,7 +97,7 @@ impl ChosenAlgorithm {
         Self::all(registry, &texts)
     }
 
-    /// Returns those that were asked for, each once; all algorithms of the registry if none was.
+    /// Returns the requested algorithms, each once; all algorithms of the registry if none was requested.
     ///
     /// # Errors
     /// The first invalid one, in one line.
@@ -116,7 +116,7 @@ impl ChosenAlgorithm {
     }
 }
 
-/// Returns the texts between the commas that are in no brackets.
+/// Splits a text at the commas outside brackets.
 #[cfg(feature = "programs")]
 fn split_top_level(text: &str) -> Vec<String> {
     let mut depth = 0usize;

@@ -30,7 +30,7 @@ pub(super) struct StepCost {
 pub(super) struct Repeats {
     ranks: usize,
     counted: usize,
-    /// Period of an algorithm's communication, in steps; `None` to simulate all, also if it is unknown.
+    /// Period of an algorithm's communication, in steps; `None` if it is unknown, or if every step must be simulated.
     period: Option<usize>,
     progress: Mutex<RepeatProgress>,
 }
@@ -49,7 +49,7 @@ struct RepeatProgress {
 }
 
 impl Repeats {
-    /// Returns the repeats of this many ranks with an algorithm; with `all`, no step is left out.
+    /// Looks for repeats in the steps of `ranks` ranks with an algorithm; with `all`, every step is simulated.
     pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: StepCounts, all: bool) -> Self {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;

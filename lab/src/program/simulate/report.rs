@@ -167,7 +167,7 @@ pub(super) fn about(name: &str, model: &LayerModel) -> String {
     format!("{name}, {} parameters, in virtual time", counted(model.elements()))
 }
 
-/// Returns a number of parameters, readable.
+/// Formats a number of parameters for readers.
 fn counted(parameters: usize) -> String {
     if parameters < 100_000 {
         return parameters.to_string();

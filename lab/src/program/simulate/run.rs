@@ -11,7 +11,7 @@ use hexagram::{Communicator, Error, Result, TransportKind, World};
 use std::time::Duration;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Learning rate: of numbers that are not there.
+/// Learning rate, which has no effect: the buffers have no contents.
 const LEARNING_RATE: f64 = 1e-3;
 
 /// Longest time in which nothing of an operation moves: a message moves as a whole here, and takes as long as its link is

@@ -57,7 +57,7 @@ fn a_host(point: &ClusterPoint) -> usize {
     (point.ranks / point.hosts.max(1)).max(1)
 }
 
-/// Fails unless other ranks fill hosts as those of a cluster are filled, or a part of one.
+/// Fails unless this number of ranks fills whole hosts of the cluster, or a part of one host.
 fn check_ranks(text: &str, here: &ClusterPoint, ranks: usize) -> Result<()> {
     let each = a_host(here);
     if ranks < each || ranks.is_multiple_of(each) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(super) enum Processor {
     /// This thread.
     Host,
-    /// Something that this thread waits for.
+    /// Event that this thread waits for.
     Accelerator,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn spent() -> Result<Duration> {
     Duration::try_from(now).map_err(|_| Error::usage("the CPU clock ran backwards", "report this"))
 }
 
-/// Computes until this thread has spent so much more CPU time.
+/// Computes until this thread has spent this much more CPU time.
 fn burn(time: Duration) -> Result<()> {
     let until = spent()?.checked_add(time).ok_or_else(|| {
         Error::usage(

@@ -147,8 +147,7 @@ impl<'a> Measurement<'a> {
         Self::of(options, chosen, profile)
     }
 
-    /// Returns the measurement of an algorithm, or of no communication, and of a profile; the options' own are left
-    /// alone.
+    /// Returns the measurement of an algorithm, or of no communication, with a profile. Both replace those in the options.
     ///
     /// # Errors
     /// An invalid optimizer, in one line.

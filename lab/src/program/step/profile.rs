@@ -101,7 +101,7 @@ pub(crate) fn layer(line: &str) -> std::result::Result<ProfileLayer, &'static st
     })
 }
 
-/// Parses `name 1049600 4`, as `simulate` has it: elements, and milliseconds of the backward pass.
+/// Parses `name 1049600 4`, the form that `simulate` also reads: elements, and milliseconds of the backward pass.
 fn of_elements(
     name: &str,
     elements: &str,

@@ -102,7 +102,7 @@ fn page(registry: &Registry, options: &SuiteOptions, done: &Trainings) -> Result
     Ok(PageFolder { folder: folder.into(), lacking })
 }
 
-/// Returns the number of trainings that lack of the whole suite of a registry.
+/// Returns the number of trainings that are missing from the whole suite of a registry.
 fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
     let whole = Suite::whole(registry.all().to_vec())?.cells()?;
     Ok(whole.iter().filter(|cell| !done.contains(&(cell.place(), cell.seed))).count())

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of the file, some fifty times those of the whole suite.
+/// Maximum number of bytes of the file, some fifty times those of the whole suite.
 const LONGEST: u64 = 1 << 30;
 
 /// Records of trainings, in memory and in the file to which this suite alone appends.
@@ -80,7 +80,7 @@ struct RecordsFile {
     records: Vec<SuiteRecord>,
     /// Number of bytes without the incomplete last line of a killed suite.
     whole: usize,
-    /// True if these end with a newline, or are none.
+    /// True if these bytes end with a newline, or if there are none.
     ended: bool,
 }
 

@@ -18,7 +18,7 @@ struct Situation {
     partition: &'static str,
     ranks: &'static [usize],
     measure: ResultMeasure,
-    /// Trigrams of the algorithms that can be had there.
+    /// Trigrams of the algorithms that are possible there.
     trigrams: &'static [&'static str],
 }
 
@@ -31,7 +31,7 @@ struct Scored {
     mean: f64,
 }
 
-/// Creates a situation in which all algorithms can be had.
+/// Creates a situation in which all algorithms are possible.
 const fn on(
     words: &'static str,
     task: &'static str,

@@ -24,7 +24,7 @@ const LONGEST: u64 = 1 << 30;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Number of characters of a wrong value that are shown.
 const SHOWN: usize = 40;
-/// Every how many images one is held out.
+/// One of this many images is held out.
 const HELD_OUT_EVERY: usize = 5;
 
 const EMBEDDED: &[u8] = include_bytes!("../../../data/digits.csv.gz");

@@ -17,7 +17,7 @@ use hexagram::Result;
 pub(super) const CONTEXT: usize = 24;
 /// Width of the model.
 const WIDTH: usize = 32;
-/// Width of the layer between.
+/// Width of the layer in the middle of the feed-forward part.
 const INNER: usize = 64;
 const HEADS: usize = 2;
 /// Width of a head.
@@ -211,7 +211,7 @@ fn place(row: usize, head: usize) -> usize {
     row * 3 * WIDTH + head * HEAD
 }
 
-/// Returns sequence, head and character of each row of attention, as first row of the sequence, head, and row.
+/// Returns, for each row of attention, the first row of its sequence, its head, and its own row.
 fn places(rows: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     (0..rows / CONTEXT).flat_map(|sequence| {
         let first = sequence * CONTEXT;

@@ -122,7 +122,7 @@ impl Server {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options.
     /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers
-    /// do not support, or `comm` is not of the ranks of the service.
+    /// do not support, or `comm` has other ranks than the service.
     pub async fn start(
         comm: &Communicator,
         service: &Service,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Dispatcher {
-    /// Receives a request. Returns a future that serves it, unless a running task will.
+    /// Receives a request. Returns a future that serves it, unless a running task will serve it.
     pub(crate) fn receive(
         self: &Rc<Self>,
         from: usize,

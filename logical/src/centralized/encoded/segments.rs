@@ -128,7 +128,7 @@ struct SegmentSlot<'a> {
     /// Message of each owner with its result.
     results: Buffer,
     sends: Vec<Operation<'a>>,
-    /// Receives from each rank, in order; none from this one.
+    /// Receives from each rank, in order; `None` for this rank.
     contributions: Vec<Option<Operation<'a>>>,
     outcomes: Vec<Option<Operation<'a>>>,
     /// Sizes in bytes of the contribution of this rank to its own segment, and of the result.

@@ -86,8 +86,8 @@ impl Communicator {
         })
     }
 
-    /// Adds all messages: `sum ← sum + w Σ D(cᵢ)`. If the sum is the buffer itself, which has been sent, it begins at
-    /// 0.
+    /// Adds all messages: `sum ← sum + w Σ D(cᵢ)`. If `sum` is `buffer` itself, which is
+    /// encoded before, sets it to 0 first.
     async fn gather_and_add(
         &self,
         call: &Call<'_>,

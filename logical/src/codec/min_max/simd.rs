@@ -2,8 +2,8 @@
 //!
 //! `code = round(255 (x − min) / (max − min))`, `x̂ = min + (code / 255)(max − min)`
 //!
-//! No operation overflows, and no range is too small: differences are taken of halves if `max − min` is infinite, and
-//! of multiples if it is nearly denormal. If it is 0, so is every code, and x̂ is exact.
+//! No operation overflows, and no range is too small: if `max − min` is infinite, numbers are halved before the subtraction,
+//! and if it is nearly denormal, they are multiplied. If it is 0, so is every code, and x̂ is exact.
 
 use hexagram_physical::device::kernels::sets::set::Set;
 use hexagram_physical::device::kernels::{Float, WIDE, fold, prefetch};

@@ -75,8 +75,8 @@ fn pack_piece(not_finite: NotFinite, x: &[f32], signs: &mut [u8]) -> Option<f64>
     if norm.is_finite() { Some(norm) } else { careful_norm(not_finite, x) }
 }
 
-/// Returns ‖x‖₁ of a piece whose sum in f32 has overflowed or is not finite, after the treatment of x by the policy,
-/// or `None` to refuse it.
+/// Returns ‖x‖₁ of a piece whose sum in f32 has overflowed or is not finite. Treats NaN and infinity as `not_finite` says;
+/// returns `None` to refuse them.
 fn careful_norm(not_finite: NotFinite, x: &[f32]) -> Option<f64> {
     let norm = |of: fn(f32) -> f32| x.iter().map(|x| f64::from(of(*x).abs())).sum::<f64>();
     match not_finite {

@@ -5,8 +5,8 @@ use hexagram_physical::device::kernels::{Float, LANES, WIDE, fold, from_fn};
 use hexagram_physical::dispatched;
 
 dispatched!(
-    /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time.
-    /// NaN counts as positive, and makes the sum NaN. `to` has a byte for every 8 begun.
+    /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time. NaN
+    /// counts as positive, and makes the sum NaN. `to` has one byte for every 8 numbers, rounded up.
     pub(crate) fn pack_signs(from: &[f32], to: &mut [u8]) -> f64 = pack_kernel
 );
 

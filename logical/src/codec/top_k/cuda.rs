@@ -25,10 +25,13 @@ const COUNTS: usize = 16;
 /// Numbers of counters at each level, and the number of bits below those that are counted.
 const LEVELS: [(u32, u32); 3] = [(1 << 11, 20), (1 << 10, 10), (1 << 10, 0)];
 
-/// Threads of a block, of kernels with one block, and of those of bins.
+/// Threads per block of most kernels.
 const THREADS: u32 = 256;
+/// Threads of the kernels that choose and narrow, which have one block.
 const ALL_THREADS: u32 = 1024;
+/// Threads of the kernel that scans, which has one block.
 const SCAN_THREADS: u32 = 512;
+/// Threads per block of the kernels for bins.
 const WIDE: u32 = 64;
 /// Numbers of which a block of 64 threads computes the sum of a bin.
 const PIECE: usize = 4096;

@@ -125,7 +125,7 @@ fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
     parts
 }
 
-/// Gives every rank behind the first part its share of the mean of that part.
+/// Returns the exchanges of step 2 for the first part: every rank of the other parts takes its share of that part's mean.
 fn spread(parts: &[PowerPart<'_>]) -> PairRound {
     let [first, behind @ ..] = parts else { return PairRound::new() };
     let count = |parts: &[PowerPart<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
@@ -163,8 +163,8 @@ fn hypercube(members: &[usize], radix: usize) -> Vec<PairRound> {
     rounds
 }
 
-/// Returns the factors of a number up to `radix`, ascending and as few as trial division from above finds, and the
-/// remaining factor.
+/// Returns the factors of a number that are at most `radix`, ascending, and the remaining factor. It divides by the largest
+/// possible factor first, so that there are few.
 fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
     let mut rest = number;
     let mut factors = Vec::new();

@@ -43,7 +43,7 @@ impl Budget {
         }
     }
 
-    /// Returns why no restart is worth while, if that has ended the job.
+    /// Returns why no restart is worthwhile, if that has ended the job.
     pub(crate) fn stall(&self) -> Option<String> {
         (self.stalled.len() >= STALLED).then(|| {
             let each: Vec<_> = (1..).zip(&self.stalled).map(|(nth, why)| format!("{nth}. {why}")).collect();

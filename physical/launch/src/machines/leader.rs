@@ -269,7 +269,7 @@ impl Leader {
         }
     }
 
-    /// Tells all launchers that the job has ended, and why unless it succeeded.
+    /// Notifies all launchers that the job has ended, with the reason unless it succeeded.
     pub(super) async fn stop(&mut self, why: Option<&str>) {
         let line = why.map_or("stop".to_owned(), |why| format!("stop {why}"));
         for (_, other) in std::mem::take(&mut self.others) {
@@ -311,7 +311,7 @@ impl Leader {
         }
     }
 
-    /// Takes a launcher in, or refuses it.
+    /// Accepts a launcher, or refuses it.
     fn joined(&mut self, node: usize, ranks: usize, other: OtherLauncher) {
         let nodes = self.node.nodes;
         if node == 0 || node >= nodes {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time after which a launcher that waits says so.
+/// Time after which a waiting launcher reports that it waits.
 const NOTICE: Duration = Duration::from_secs(10);
 
 /// Connection to the leader.
@@ -25,7 +25,7 @@ pub(crate) struct Member {
     writer: LineWriter,
     /// Start that was announced with the decision to restart.
     next: Option<Start>,
-    /// Line that came while the ranks ran, and is the decision.
+    /// Decision of node 0 that arrived while the ranks still ran.
     early: Option<String>,
     secret: Vec<u8>,
 }

@@ -18,7 +18,7 @@ pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(10);
 /// Time between two lines, at most.
 const BEAT: Duration = Duration::from_secs(10);
-/// Line that says nothing else.
+/// Line that only shows that the sender still runs.
 const ALIVE: &str = "alive";
 /// Time without a line after which the other side does not run any more.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ const LONGEST: usize = 4096;
 /// One direction of a connection, from which lines are read.
 pub(super) struct LineReader {
     stream: BufReader<OwnedReadHalf>,
-    /// Begin of the next line.
+    /// Beginning of the next line.
     partial: Vec<u8>,
 }
 
@@ -180,7 +180,7 @@ impl LineWriter {
         LineWriter { lines, task }
     }
 
-    /// Sends a line, cut to the longest. If the other side is gone, its reader says so.
+    /// Sends a line, cut to the longest. If the other side is gone, the reading half of the connection reports it.
     pub(super) fn send(&self, line: &str) {
         let mut text: String = line.replace(['\n', '\r'], " ");
         while text.len() >= LONGEST {

@@ -101,8 +101,7 @@ impl MpiCollectives {
         self.present.insert((rank, label.tag.lane()), *label);
     }
 
-    /// Returns a rank and the collective in which it waits: proof that the message of `source` for `mine` never
-    /// comes.
+    /// Returns a rank and the collective in which it waits, if that proves that the message of `source` for `mine` never comes.
     pub(super) fn elsewhere(&self, source: Source, mine: &Label) -> Option<(usize, Label)> {
         let proves = |theirs: &Label| {
             let beyond = theirs.tag.sequence() > mine.tag.sequence() && theirs.tag.same_lane(&mine.tag);
@@ -174,9 +173,9 @@ impl MpiCollectives {
         }
     }
 
-    /// Returns the ranks for which a pending operation waits: those whose message is missing, or which are not known
-    /// to have entered the collective. The other ranks of a broadcast may have left it already, unless they are
-    /// `gone` and never entered.
+    /// Returns the ranks for which a pending operation waits: those whose message is missing, or which are not known to have
+    /// entered the collective. The other ranks of a broadcast may have left it already, unless they are `gone`, and never
+    /// entered it.
     pub(super) fn missing(&self, ticket: Ticket, gone: &[bool]) -> Vec<usize> {
         let native = self.running.iter().find(|native| native.ticket == Some(ticket));
         let Some(PendingCollective { label, phase, announced, .. }) = native else { return Vec::new() };

@@ -27,7 +27,7 @@ pub(super) struct MpiStartup {
     pub(super) local: (usize, usize),
     /// Largest tag that MPI allows.
     pub(super) largest_tag: c_int,
-    /// Pointer that marks an in-place collective; `None` for an MPI whose constant is unknown.
+    /// Value of `MPI_IN_PLACE`, which marks an in-place collective; `None` if it is unknown for this MPI.
     pub(super) in_place: Option<*const c_void>,
     /// The only thread that may call MPI; `None` if all may.
     thread: Option<ThreadId>,

@@ -12,8 +12,8 @@
 //! payload  tag 1…      pieces of 1 MiB           straight out of one view into the other
 //! ```
 //!
-//! A large payload stays with its sender until the receive is posted; so nothing is staged, and counts never overflow
-//! an `int`. The header is that of the stream transports, and is checked before a byte lands.
+//! A large payload stays with its sender until the receive is posted; so MPI does not buffer it, and counts never overflow an
+//! `int`. The header is that of the stream transports, and is checked before a byte lands.
 //!
 //! Before MPI collectives begin, ranks exchange their fingerprints by eager messages: at the first use of each, or
 //! always ([`Check`](crate::transport::native::Check)).

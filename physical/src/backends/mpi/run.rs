@@ -222,7 +222,7 @@ impl RunPlan {
     /// Starts the operation of MPI.
     ///
     /// # Safety
-    /// Both sides hold `count` elements, for each rank if the operation has blocks.
+    /// `from` and `to` point to `count` elements, or `count` for each rank on a side that has blocks.
     unsafe fn call(
         &self,
         from: *const c_void,

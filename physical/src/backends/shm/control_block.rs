@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 
 /// Number of lanes in the control block. Messages carry the operations of all other lanes.
 pub(super) const LANES: usize = 32;
-/// Most bytes of a payload in a slot.
+/// Maximum number of bytes of a payload in a slot.
 pub(super) const PAYLOAD: usize = SLOT - HEAD;
 /// Bytes of a control block.
 pub(super) const CONTROL_BLOCK: usize = LANES * LANE;
@@ -44,7 +44,7 @@ const HEAD: usize = 8 + LABEL;
 const _: () = assert!(HEAD == NOTICE_BYTES);
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Most cache lines after the first that [`ControlBlock::vacate`] takes.
+/// Maximum number of cache lines after the first that [`ControlBlock::vacate`] takes.
 const VACATED_LINES: usize = 16;
 /// Offset of the counters in a lane.
 const COUNTERS: usize = 2 * SLOT;

@@ -229,7 +229,7 @@ struct Sheet<B> {
 }
 
 impl<B: Payload> Sheet<B> {
-    /// Creates one for each rank.
+    /// Creates the control block of each rank.
     fn all<const RANKS: usize>() -> Arc<[Self; RANKS]> {
         let count = |_| AtomicU64::new(0);
         Arc::new(std::array::from_fn(|_| Sheet {

@@ -87,8 +87,8 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
     /// Returns the number of bytes that must be written next, although no write has counted them.
     fn committed(&self) -> usize;
 
-    /// Returns true if reads and writes transfer as many bytes as the socket buffers hold. Inside TLS, fewer may pass
-    /// although more could.
+    /// Returns true if reads and writes transfer as many bytes as the socket buffers hold. With TLS, a call may
+    /// transfer fewer.
     fn is_plain(&self) -> bool;
 }
 

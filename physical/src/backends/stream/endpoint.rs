@@ -39,7 +39,7 @@ pub(crate) struct EndpointIdentity {
 }
 
 impl EndpointIdentity {
-    /// Creates the identity of a member whose sleep `bell` ends, on an endpoint among `ranks`.
+    /// Creates the identity of a member of `ranks`; `bell` wakes it.
     pub(crate) fn new(
         member: &Membership,
         ranks: &[usize],
@@ -78,7 +78,7 @@ struct PeerStream<L> {
 }
 
 impl<L> PeerStream<L> {
-    /// Creates the streams over a link that nothing has gone over.
+    /// Creates the streams over a link that has carried no bytes yet.
     fn new(link: L) -> Self {
         PeerStream {
             link,
@@ -92,7 +92,7 @@ impl<L> PeerStream<L> {
 
 /// Streams and operations of one endpoint.
 struct StreamState<L, P> {
-    /// Streams by rank. Messages of this rank to itself do not pass through its own.
+    /// Streams by rank. The one of this rank is unused: its messages to itself take no stream.
     streams: Vec<PeerStream<L>>,
     parking: P,
     tickets: Tickets,

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 enum FramePayload {
     /// The sender's view.
     View(ReadView),
-    /// Copy of the rest of a payload whose sender gave up after a part was written: a stream cannot take bytes back.
+    /// Copy of the rest of a payload whose sender has cancelled after a part was written: a stream cannot take bytes back.
     Abandoned {
         /// Number of payload bytes before the rest.
         offset: usize,

@@ -23,7 +23,7 @@ pub(super) const STRIPE: usize = 256 * 1024;
 /// Bytes of a send buffer between processes on one kernel: bytes in flight then stay in the cache, which was measured
 /// to double the bandwidth. Between machines, the kernel sizes the buffer by the network.
 const NEAR: usize = 128 * 1024;
-/// Most parts that one write takes.
+/// Maximum number of parts that one write takes.
 pub(super) const PARTS: usize = 32;
 
 /// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) adds the reports
@@ -150,7 +150,7 @@ impl TcpLink {
         })
     }
 
-    /// Creates a link without sockets, over which nothing goes.
+    /// Creates a link without sockets, which carries no bytes.
     pub(super) fn unconnected() -> Self {
         let cursor = || StripeCursor { socket: 0, missing: STRIPE };
         TcpLink { sockets: Vec::new(), writing: cursor(), reading: cursor() }

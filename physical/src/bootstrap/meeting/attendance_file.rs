@@ -67,7 +67,7 @@ impl RegisteredFlags {
     }
 }
 
-/// Tells the launcher of this process, if it is `hexagram run`, that this rank uses checkpoints, or has saved one: without a
+/// Notifies the launcher of this process, if it is `hexagram run`, that this rank uses checkpoints, or has saved one. Without a
 /// new checkpoint, the launcher starts a failing job only three times.
 pub fn note_checkpoint(is_saved: bool) {
     static HAS_SAVED: AtomicBool = AtomicBool::new(false);

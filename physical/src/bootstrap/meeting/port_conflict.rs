@@ -1,6 +1,7 @@
-//! Another program at the address of rank 0: warns of it, as soon as there are signs.
+//! Warns if another program seems to listen at the address of rank 0.
 //!
-//! The warning ends nothing, since rank 0 may be late, and that program, such as an earlier job, about to end.
+//! The rank continues to wait after the warning: rank 0 may be late, and the other program, such as an earlier job, may end
+//! soon.
 
 use super::rendezvous_member::Joiner;
 use std::time::Duration;

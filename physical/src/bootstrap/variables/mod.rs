@@ -1,9 +1,9 @@
 //! Rank, size and rendezvous of this process, from the variables of launchers.
 //!
-//! Sets of variables are tried in this order: those of hexagram, torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx,
-//! MVAPICH, Slurm. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
-//! sets that contradict each other are refused, unless one is that of Slurm: mpirun and torchrun may run inside a
-//! step of `srun`, whose numbers are then not those of the ranks.
+//! Sets of variables are tried in this order: those of hexagram, torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx, MVAPICH,
+//! Slurm. The first complete one wins. A set that contradicts itself is an error, even if a different set wins. Two sets that
+//! contradict each other are an error, unless one of them is Slurm's: mpirun and torchrun may run inside a step of `srun`, and
+//! the numbers of that step are then not the ranks.
 //!
 //! All variables of this library are read with [`variable`]: an empty one counts as unset.
 //!

@@ -49,13 +49,13 @@ pub fn of_launchers() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }
 
-/// Variables with the rank that launchers set whose other variables this library does not read: Cray PALS, which sets
-/// PMI's as well, and Cray ALPS.
+/// Variables with the rank, from launchers whose other variables this library does not read: Cray PALS, which also sets the
+/// variables of PMI, and Cray ALPS.
 const UNREAD: [&str; 2] = ["PALS_RANKID", "ALPS_APP_PE"];
 
-/// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks, since the other
-/// processes of the launcher do the same. The rank of Slurm does not count, since a batch script also has it, nor
-/// does RANK, which users set by hand.
+/// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks, since the other processes of
+/// the launcher do the same. The rank of Slurm does not count, since batch scripts also have one. RANK does not count either,
+/// since users set it by hand.
 pub fn warn_of_rank_given(ranks: usize) {
     let names = NAMES.into_iter().map(|(_, [rank, ..])| rank).filter(|rank| *rank != "RANK");
     if let Some((name, value)) = names.chain(UNREAD).find_map(|name| Some((name, variable(name)?))) {

@@ -133,7 +133,7 @@ fn padded(terms: &[(Argument, Argument)], to: Argument, dtype: DType) -> Vec<Arg
     terms.iter().copied().chain(unused).take(PARAMETERS).flat_map(|(term, weight)| [term, weight]).collect()
 }
 
-/// Returns the launch of an entry that goes over elements by runs of 16 bytes.
+/// Returns the launch of an entry that iterates over elements in runs of 16 bytes.
 fn over(entry: &'static str, dtype: DType, len: usize, arguments: Vec<Argument>) -> Launch {
     Launch::over(entry, len.div_ceil(RUN / dtype.size()), arguments)
 }

@@ -2,7 +2,7 @@
 //! queue's own work.
 //!
 //! [`enqueue`] orders this work as arithmetic on the same views. It keeps the given values until the device has done
-//! the work. Work that may fail after that is [watched](CudaQueue::watch).
+//! the work. A path [watches](CudaQueue::watch) work that may fail after it was enqueued.
 
 use super::driver::handle::StreamHandle;
 use super::gpu::Gpu;
@@ -66,8 +66,8 @@ impl PathWork<'_> {
 /// drop may not wait for anything that waits for the queue.
 ///
 /// # Errors
-/// The error of `work`, of which the queue then has no record; [`Error::System`] if the device is lost;
-/// [`Error::Usage`] if the queue is not a GPU's.
+/// The error of `work`, which the queue then does not record; [`Error::System`] if the device is lost; [`Error::Usage`] if the
+/// queue is not a GPU's.
 pub(crate) fn enqueue<H: Send + 'static>(
     queue: &Queue,
     reads: Vec<Span>,

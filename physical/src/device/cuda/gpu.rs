@@ -319,7 +319,7 @@ impl Gpu {
         }
     }
 
-    /// Returns true once an event has happened, and if the device is lost.
+    /// Returns true once an event has happened, or if the device is lost.
     pub(super) fn has_happened(&self, event: EventHandle) -> bool {
         if self.lost().is_some() {
             return true;

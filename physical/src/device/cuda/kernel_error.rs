@@ -90,7 +90,7 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Clears a record: no launch, and nothing else.
+    /// Clears a record, and launches nothing.
     fn clean(&self, record: u64) -> Result<()> {
         // SAFETY: the record is on the device and has this many bytes.
         let status = unsafe { sys::cuMemsetD8Async(record, 0, BYTES, self.handle.0) };

@@ -16,14 +16,14 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest that an allocation waits for work that may hold memory.
+/// Longest time that an allocation waits for work that may hold memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The size of shared memory is a multiple of this, as NVIDIA requires: the driver shares whole blocks of this size, including
 /// all other data in them.
 const LENT: usize = 2 << 20;
 
-/// Origin of memory, to which it goes back.
+/// Origin of memory, to which it is returned.
 #[derive(Clone, Copy)]
 enum MemorySource {
     /// The device's pool, in stream order.
@@ -75,8 +75,8 @@ impl DeviceAllocation {
         room.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
-    /// Allocates such memory. If memory runs out, waits for work in flight, which may keep values that are dropped
-    /// already: no thread may wait for the caller to enqueue.
+    /// Allocates such memory. If memory runs out, waits for work in flight, since that may keep the memory of values
+    /// that are already dropped. The work must not depend on anything that the caller has yet to enqueue.
     ///
     /// # Errors
     /// As [`DeviceAllocation::at_once`].

@@ -35,8 +35,8 @@ impl PinnedPool {
         bytes.checked_next_multiple_of(step.max(LEAST)).unwrap_or(bytes).max(LEAST)
     }
 
-    /// Takes memory of a class, if there is some; returns its address. Otherwise the caller allocates it, and puts it here
-    /// in the end.
+    /// Takes memory of a class, if any is kept; returns its address. Otherwise the caller allocates it, and later returns it to
+    /// this pool.
     pub(super) fn take(&self, class: usize) -> Option<usize> {
         let mut kept = lock(&self.0);
         kept.used = kept.used.saturating_add(class);

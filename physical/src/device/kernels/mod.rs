@@ -1,13 +1,14 @@
 //! The arithmetic of the host, on plain slices.
 //!
-//! A kernel is written once, over arrays of 16 lanes, as a function `kernel(set, …)` of an instruction set, always
-//! inlined; `dispatch.rs` compiles it for every set, and picks one as the program runs. Four rules keep replicas on
-//! different machines bit-identical:
+//! A kernel is written once, over arrays of 16 lanes, as a function `kernel(set, …)` of an instruction set, always inlined.
+//! `dispatch.rs` compiles it for every set, and selects one at run time. Four rules keep replicas on different machines
+//! bit-identical:
 //!
-//! - products and sums are rounded one by one (Rust never contracts them to a fused operation, and neither may you);
+//! - products and sums are rounded separately (Rust never fuses them, and a kernel must not do so either);
 //! - sums over a slice have a fixed order: lane i takes elements i, i + 64, …, and lanes are added by halves;
-//! - minima compare (`if a < b { a } else { b }`): of ±0, `f32::min` may return either;
-//! - every NaN is stored as one NaN ([`Float::canonical`]): of two operands, the payload of either may stay.
+//! - minima compare (`if a < b { a } else { b }`): for +0 and −0, `f32::min` may return either;
+//! - every NaN is replaced by the canonical NaN ([`Float::canonical`]) before it is stored: an operation on two NaNs may
+//!   return the payload of either.
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
 //!
@@ -44,8 +45,8 @@ pub const LANES: usize = 16;
 /// Accumulators of a reduction: enough to hide the latency of an addition.
 pub const WIDE: usize = 4 * LANES;
 
-/// Returns an array of the results of a function for each index: the version of the standard library compiles to
-/// several functions for each use, and kernels have hundreds.
+/// Calls a function for each index, and returns an array of the results. It replaces `std::array::from_fn`, which compiles to
+/// several functions for each of its hundreds of uses in kernels.
 #[inline(always)]
 pub fn from_fn<T: Copy + Default, const N: usize>(mut of: impl FnMut(usize) -> T) -> [T; N] {
     let mut all = [T::default(); N];
@@ -67,8 +68,8 @@ pub fn fold<T: Copy + Default>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) ->
     combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]))
 }
 
-/// Prefetches the cache lines of `len` numbers, which need not exist, for kernels that read a block twice, so that
-/// the memory is busy in the meantime.
+/// Prefetches the cache lines of `len` numbers, which need not exist. A kernel that reads a block twice calls it for
+/// later numbers, so that memory transfers overlap with its arithmetic.
 #[inline(always)]
 pub fn prefetch(at: *const f32, len: usize) {
     for line in (0..len).step_by(LANES) {

@@ -34,12 +34,12 @@ dispatched!(
 );
 
 dispatched!(
-    /// Makes every NaN the one NaN.
+    /// Replaces every NaN by the canonical NaN.
     pub fn canonicalize_f32(to: &mut [f32]) = canonicalize_kernel
 );
 
 dispatched!(
-    /// Makes every NaN the one NaN.
+    /// Replaces every NaN by the canonical NaN.
     pub fn canonicalize_f64(to: &mut [f64]) = canonicalize_kernel
 );
 

@@ -1,12 +1,12 @@
 //! Sums in double precision, in an order that GPUs can follow: of squares, of squared differences, of numbers.
 //!
-//! A run is summed by blocks of [`SUMMED`] elements: lane i of 64 takes elements i, i + 64, … of the block, and lanes
-//! are added by halves. The sums of all blocks are summed in the same way, again and again, until there is one.
+//! A run is summed by blocks of [`SUMMED`] elements: lane i of 64 takes elements i, i + 64, … of the block, and lanes are added
+//! by halves. The sums of all blocks are summed in the same way, repeatedly, until one sum remains.
 
 use super::sets::set::Set;
 use super::{Float, WIDE, fold};
 
-/// Number of elements, or of sums of them, that become one sum.
+/// Number of elements, or of their sums, that are added to one sum.
 pub const SUMMED: usize = 4096;
 
 dispatched!(

@@ -2,7 +2,7 @@
 
 use super::float::Float;
 
-/// Every kind of f32, over and over, with plain numbers between them.
+/// Returns NaN, infinities, zeros, denormals and extremes in turn, with plain numbers between them.
 pub fn numbers(len: usize, seed: u64) -> Vec<f32> {
     let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
     let mut all = finite(len, seed);
@@ -47,12 +47,12 @@ pub fn odd_f64() -> Vec<f64> {
     odd.into_iter().chain(rest).chain(plain).map(f64::from_bits).collect()
 }
 
-/// Each of `odd` with each, so that all pairs meet in both orders, at every place of a register.
+/// Each of `odd` paired with each of them, so that all pairs meet in both orders, at every place of a register.
 pub fn pairs<T: Float>(odd: &[T]) -> (Vec<T>, Vec<T>) {
     odd.iter().flat_map(|x| odd.iter().map(move |y| (*x, *y))).unzip()
 }
 
-/// Plain numbers, with odd ones between them.
+/// Plain numbers, with the numbers of [`odd_f32`] between them.
 pub fn with_odd(len: usize, seed: u64) -> Vec<f32> {
     let mut all = plain(len, seed);
     let odd = odd_f32();
@@ -65,7 +65,7 @@ pub fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Their bits once their NaNs are one.
+/// Returns the bits of numbers, after every NaN is replaced by the canonical NaN.
 pub fn canonical(x: impl IntoIterator<Item = f32>) -> Vec<u32> {
     x.into_iter().map(|x| x.canonical().to_bits()).collect()
 }

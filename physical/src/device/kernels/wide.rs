@@ -14,7 +14,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// Rounds `from` to `to`, of equal lengths, each to the nearest f32, and NaNs to the one NaN.
+    /// Rounds `from` to `to`, of equal lengths, each to the nearest f32, and every NaN to the canonical NaN.
     pub fn narrow(from: &[f64], to: &mut [f32]) = narrow_kernel
 );
 

@@ -150,7 +150,7 @@ fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     });
 }
 
-/// Combines bits, which are the same in any integer as in its bytes.
+/// Combines the bits of integers, byte by byte, which gives the same bits for any type.
 fn bytes(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     match op {
         ReduceOp::BitAnd => each(from, to, |x, y| x & y),
@@ -160,7 +160,7 @@ fn bytes(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Combines bytes, of which all but 0 are true, to 0 or 1.
+/// Combines booleans to 0 or 1; every byte except 0 is true.
 fn booleans(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     let truth = |x: u8| u8::from(x != 0);
     match op.of(DType::Bool) {

@@ -76,7 +76,7 @@ where
     }
 }
 
-/// Copies the sum, with every NaN as the one NaN.
+/// Copies the sum, with every NaN replaced by the canonical NaN.
 fn narrow_f64(to: &mut [f64], sum: &[f64]) {
     to.iter_mut().zip(sum).for_each(|(to, sum)| *to = sum.canonical());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Longest time between two checks of a thread that does other work while it waits for a device.
 pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
-/// Work of a thread that makes some progress with each call; returns true if it has.
+/// A call continues the work of a thread, and returns true if there was any progress.
 pub(crate) type ProgressFn = dyn Fn() -> bool;
 
 thread_local! {
@@ -15,7 +15,7 @@ thread_local! {
     static MEANWHILE: RefCell<Vec<Weak<ProgressFn>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Continues this work of the thread, as long as it lives, whenever the thread waits for a device.
+/// Makes this thread continue `work` whenever it waits for a device, until the caller drops `work`.
 #[cfg(feature = "cuda")]
 pub(crate) fn go_on_meanwhile(work: &Rc<ProgressFn>) {
     MEANWHILE.with_borrow_mut(|works| {
@@ -24,7 +24,7 @@ pub(crate) fn go_on_meanwhile(work: &Rc<ProgressFn>) {
     });
 }
 
-/// Continues once all such work of this thread except `own`; returns true after any progress.
+/// Continues once all such work of this thread except `own`; returns true if any made progress.
 pub(crate) fn go_on(own: Option<&Rc<ProgressFn>>) -> bool {
     let mut has_moved = false;
     // One after another, since the list must not be borrowed while one of them runs.

@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do the arithmetic.
-    /// Returns false for memory that has sizes and no content; its elements must not be accessed.
+    /// Returns false for memory that has sizes but no content; its elements must not be accessed.
     ///
     /// ```
     /// use hexagram_physical::Buffer;
@@ -122,7 +122,7 @@ impl Queue {
         self.has_content()
     }
 
-    /// Returns false if memory of this queue has sizes and no content, as that of models in a simulation.
+    /// Returns false if memory of this queue has sizes but no content, such as that of models in a simulation.
     pub fn has_content(&self) -> bool {
         self.0.as_ref().is_none_or(|queue| queue.has_content())
     }
@@ -247,11 +247,11 @@ pub trait DeviceQueue: Any + Send + Sync {
         Buffer::zeroed(dtype, len)
     }
 
-    /// Copies host bytes up to the first bytes of `to`, and drops the view when it has done so.
+    /// Copies host bytes to the first bytes of `to` on the device, and drops the view when the copy is complete.
     fn copy_up(&self, from: ReadView, to: Span);
 
-    /// Copies down to the same number of host bytes, and drops the view before any event that is recorded later
-    /// happens.
+    /// Copies the first bytes of `from` to host memory, as many as it holds. Drops the view before any event that is recorded
+    /// later happens.
     fn copy_down(&self, from: Span, to: WriteView);
 
     /// Sets every element to 0.
@@ -290,13 +290,13 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// runs it.
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
-    /// Returns false if its memory has sizes and no content.
+    /// Returns false if its memory has sizes but no content.
     fn has_content(&self) -> bool {
         true
     }
 
-    /// Called for each copy of `bytes` bytes to the host that a caller waits for and that is not a message: for an
-    /// access of the program to elements, or for lack of a kernel. For a device that counts them.
+    /// Called for each copy of `bytes` bytes to the host that a caller waits for and that is not a message: because the program
+    /// accesses elements, or the device has no kernel for the work. For a device that counts them.
     fn count_copy_down(&self, _bytes: usize) {}
 
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the

@@ -52,7 +52,7 @@ places! {
     IpcRead,
     /// A message over `ipc` is taken.
     IpcMessage,
-    /// An operation over `ipc` is behind the last one, which was another queue's.
+    /// An operation over `ipc` follows an operation of a different queue.
     IpcTurns,
     /// NCCL writes memory that other queues still read.
     NcclBeforeWrite,

@@ -1,8 +1,8 @@
 //! Paths: how memory of devices travels between ranks without going by way of the host.
 //!
 //! [`Staging`](super::staging::Staging) is the endpoint around every transport. Once the ranks have [attached](attach) their
-//! queues to it, all of them know whether their devices have such a path, and which: views of devices then use the path, as far
-//! as it carries them, and views of host memory use the transport as before. Other views of devices are staged.
+//! queues to it, they agree on a path between their devices, or on none. Views of device memory then use the path if it carries
+//! their operation, and views of host memory use the transport as before. All other views of device memory are staged.
 //!
 //! An operation on a path ends when it is *enqueued* on the queue of the view, in the order of that queue's other work; no
 //! thread waits for the device. Ranks compare their calls by messages of the host transport, under the label of the operation,

@@ -11,12 +11,12 @@ const VARIABLE: &str = "HEXAGRAM_DEVICE_PATH";
 /// Preferred path of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum PathPreference {
-    /// The best way that all ranks have.
+    /// The best path that all ranks support.
     #[default]
     Auto,
-    /// By way of the host.
+    /// Staging through host memory.
     Staging,
-    /// The path of this name, or not at all.
+    /// The path with this name; an error if the ranks cannot use it.
     Only(TransportKind),
 }
 
@@ -69,7 +69,7 @@ impl PathPreference {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Returns the setting as one writes it.
+    /// Returns the setting as text, `NAME=value`.
     pub(super) fn setting(self) -> String {
         format!("{VARIABLE}={}", self.name())
     }

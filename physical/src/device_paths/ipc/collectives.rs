@@ -44,7 +44,7 @@ pub(super) struct EndpointReach {
     pub(super) step: AtomicU32,
     /// Number of the last message of each rank for which a stream waits, by rank.
     pub(super) awaited: Vec<AtomicU32>,
-    /// Messages of all ranks whose taking is enqueued.
+    /// Number of messages, from all ranks together, that were taken or whose taking is enqueued.
     pub(super) taken: AtomicU32,
 }
 

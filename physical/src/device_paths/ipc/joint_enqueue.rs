@@ -135,7 +135,7 @@ impl Participation {
         lock(&self.outcome).clone()
     }
 
-    /// Returns the ranks of this process that have not come.
+    /// Returns the ranks of this process that do not participate yet.
     pub(super) fn missing(&self) -> Vec<usize> {
         let open = lock(&self.meeting.open);
         let Some(participants) = open.get(&self.number) else { return Vec::new() };

@@ -1,9 +1,9 @@
 //! Order of the operations of all endpoints of a rank: one after another, the same on all ranks.
 //!
-//! A stream that waits for another rank's step holds up whatever is enqueued behind it, of other endpoints, too: streams may be
-//! shared, and wait for each other. So rank 0 gives a number to every collective that all ranks have reached, counted over all
-//! endpoints of the world, and each rank enqueues in the order of these numbers. Then each stream waits for collectives of
-//! lower numbers only.
+//! A stream that waits for another rank's step delays all work that is enqueued after it, even that of other endpoints: streams
+//! may be shared, and wait for each other. So rank 0 gives a number to every collective that all ranks have reached, counted
+//! over all endpoints of the world, and each rank enqueues in the order of these numbers. Then each stream waits for
+//! collectives of lower numbers only.
 //!
 //! A message has no number. The stream of the receiver waits for work that the sender has already enqueued, possibly after a
 //! collective. So the receiver enqueues that collective first.
@@ -20,9 +20,9 @@ struct OperationNumbers {
     free: u64,
     /// Number of the operation that is enqueued next, or now.
     next: u64,
-    /// The number after that of the last one that was begun to be enqueued.
+    /// One more than the highest number whose enqueuing has begun.
     begun: u64,
-    /// Later ones that never will be.
+    /// Higher numbers whose operations will never be enqueued.
     skipped: BTreeSet<u64>,
     /// Bells, and the numbers whose turn they wait for.
     waiting: Vec<(u64, Arc<dyn Bell>)>,

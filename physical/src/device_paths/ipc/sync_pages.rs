@@ -14,8 +14,8 @@
 //!
 //! In its own page, a rank's `step` and `taken` say how many steps and messages its streams are done with.
 //!
-//! Streams write words, but for the mark, into the pages of others, and wait for words in the page of their own rank only: only
-//! their own rank can release them. All counts begin at 1, and a stream waits for a number or more, so that words never return
+//! A stream writes all words except the mark into the pages of other ranks, and waits only for words in its own rank's page. So
+//! only its own rank can release it. All counts begin at 1, and a stream waits for a number or more, so that words never return
 //! to zero.
 
 use crate::device::cuda::enqueue::PathWork;
@@ -40,7 +40,7 @@ const WRITE: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u3
 /// Bytes from one word to the next.
 const LINE: usize = 64;
 
-/// Bytes of a line at which its words are.
+/// Offsets of the words in a line, in bytes.
 const STEP: usize = 0;
 const MARK: usize = 4;
 const SENT: usize = 8;
@@ -83,7 +83,8 @@ impl SyncPages {
         self.pages[self.rank].word(rank, word)
     }
 
-    /// Returns the number of steps that this rank has seen another take; of itself, the steps it is done with.
+    /// Returns the number of steps that this rank has seen another take; for this rank itself, the number of steps that it is
+    /// done with.
     pub(super) fn steps(&self, rank: usize) -> u32 {
         self.word(rank, STEP).load(Ordering::Acquire)
     }
@@ -93,7 +94,8 @@ impl SyncPages {
         self.word(rank, SENT).load(Ordering::Acquire)
     }
 
-    /// Returns the number of messages of this rank that another has taken; of itself, the messages it is done with.
+    /// Returns the number of messages of this rank that another has taken; for this rank itself, the number of messages that it
+    /// is done with.
     pub(super) fn taken(&self, rank: usize) -> u32 {
         self.word(rank, TAKEN).load(Ordering::Acquire)
     }

@@ -43,7 +43,7 @@ pub(super) fn is(buffer: &Buffer, number: f32) -> bool {
     buffer.host::<f32>().unwrap().iter().all(|element| *element == number)
 }
 
-/// A rank that waits for its work only once the other one is through with its own, or not for as long as it holds.
+/// A rank that delays the wait for its work until the other rank has finished, but not for longer than `at_most`.
 pub(super) struct HeldBackRank {
     is_over: Mutex<bool>,
     changed: Condvar,

@@ -103,7 +103,7 @@ impl Collectives for NcclPath {
         self.open(|ticket| self.begin(ticket, label, members, (input, output)))
     }
 
-    /// Returns the rank for which the first collective of the queue waits, as those behind it wait for that one.
+    /// Returns the rank for which the first collective of the queue waits: all others in the queue wait for that collective.
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let state = self.state.borrow();
         let is_in_queue = state.queue.iter().any(|operation| operation.ticket == ticket);

@@ -31,7 +31,7 @@ fn of_numbers(numbers: [u64; NUMBERS]) -> UniqueId {
     UniqueId::from_bytes(bytemuck::cast(numbers))
 }
 
-/// A round in which this rank has written, and not read.
+/// A round in which this rank has sent its control message, but not received the other one.
 pub(super) struct Comparison {
     round: u32,
     /// Name of the communicator, if this rank has received it; `None` if the ranks are connected.
@@ -63,7 +63,7 @@ impl Comparison {
 
 /// Progress of a comparison.
 pub(super) enum Compared {
-    /// It has a further round.
+    /// The comparison continues with another round.
     Next(Comparison),
     /// All ranks agree. The name is that of their communicator, unless they are connected.
     Over(Option<UniqueId>),

@@ -194,7 +194,7 @@ impl Drop for NcclPath {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
         if state.queue.iter().any(NcclOperation::is_at_nccl) {
-            let error = Error::usage("an endpoint was closed in an operation", "await every operation");
+            let error = Error::usage("an endpoint was closed during an operation", "await every operation");
             self.fail(&mut state, &error);
             return link::wait_for_ends(self.links(&state.groups), FAREWELL);
         }

@@ -108,7 +108,7 @@ impl SharedCommunicator {
         }
     }
 
-    /// Takes over another communicator of the same endpoint: the failure of one is that of both.
+    /// Takes over another communicator of the same endpoint: if one fails, so does the other.
     pub(super) fn same_endpoint(&self, comm: NcclComm) -> Self {
         let ground = (Arc::clone(&self.health), Arc::clone(&self.bell));
         let link = SharedCommunicator::new(comm, self.queue.clone(), ground, self.limit);
@@ -119,7 +119,7 @@ impl SharedCommunicator {
         lock(&self.comm)
     }
 
-    /// Returns the communicator of this turn unless it has ended, or is about to.
+    /// Returns the communicator behind the lock, unless it has ended or is about to end.
     fn live<'a>(&self, turn: &'a MutexGuard<'_, Option<NcclComm>>) -> Result<&'a Communicator> {
         let is_ending = self.is_ending.load(Ordering::Acquire);
         turn.as_deref().filter(|_| !is_ending).ok_or_else(|| self.ended())
@@ -147,7 +147,7 @@ impl SharedCommunicator {
     /// Returns true once NCCL has completed the operation, false while it is in progress.
     ///
     /// # Errors
-    /// [`Error::System`] if that has failed; the failure that has ended the communicator.
+    /// [`Error::System`] if the operation has failed; if the communicator has ended, the failure that ended it.
     fn is_ready(&self, doing: &str) -> Result<bool> {
         let turn = self.comm();
         let comm = self.live(&turn)?;
@@ -206,8 +206,8 @@ impl SharedCommunicator {
         });
     }
 
-    /// Ends the communicator on a thread of its own, in this way, once. This waits for the lock, whose holder the driver may
-    /// block. No other thread ends the communicator.
+    /// Starts a thread that ends the communicator with `how`; later calls have no effect. This waits for the lock, whose holder
+    /// the driver may block. No other thread ends the communicator.
     fn end(&self, how: impl FnOnce(Communicator) + Send + 'static) {
         let mut ending = lock(&self.ending);
         if self.is_ending.swap(true, Ordering::AcqRel) {

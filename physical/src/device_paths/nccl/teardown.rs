@@ -16,7 +16,7 @@ use crate::waiting::stopwatch::Stopwatch;
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// Longest that an endpoint waits for the other ranks when it closes, and the end of the process for NCCL.
+/// Longest time that an endpoint waits for the other ranks when it closes, and the end of the process for NCCL.
 pub(super) const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Teardowns that may be running; `None` once the process ends, after which none may begin.

@@ -1,10 +1,10 @@
 //! The endpoint around that of every transport: it sends and receives device memory.
 //!
-//! Views of host memory pass through. Views of a device go by a [path](super::device_path), if the ranks have attached devices
-//! that have one between them which carries them. Otherwise they are *staged*: a message is copied down first, and posted when
-//! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
-//! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
-//! only.
+//! Views of host memory pass through. Views of device memory use the [path](super::device_path) between the devices of the
+//! ranks, if there is one and it carries their operation. Otherwise they are *staged*: a message is copied down first, and
+//! posted when the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by
+//! the queue of the view. Collectives that a backend carries out itself are staged in the same way. A transport thus sees host
+//! memory only.
 //!
 //! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the
 //! endpoint that is polled fails instead of waiting, whichever it is. While an operation is being copied, later ones of
@@ -60,7 +60,7 @@ pub(crate) struct Staging {
     traffic: Arc<Traffic>,
     /// The decision of the ranks about their devices, once there is one.
     attached: OnceCell<Attached>,
-    /// The transport's, which every poll asks for.
+    /// Health of the transport, which every poll checks.
     health: Arc<Health>,
     table: RefCell<StagedOperations>,
     /// Staged operations that are not posted yet.
@@ -70,7 +70,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Puts such an endpoint around a transport's.
+    /// Wraps the endpoint of a transport in a staging endpoint.
     pub(crate) fn around(transport: Rc<dyn Transport>, traffic: Arc<Traffic>) -> Rc<dyn Transport> {
         Rc::new(Self::new(transport, traffic))
     }
@@ -101,12 +101,12 @@ impl Staging {
         self.attached.get()?.path.as_deref()
     }
 
-    /// Returns the path on which messages of devices travel to or from a rank, if there is one: none leads to oneself.
+    /// Returns the path on which messages of devices travel to or from a rank, if there is one; a rank has no path to itself.
     fn path_of_messages(&self, peer: Source) -> Option<&dyn MessagePath> {
         self.path().filter(|_| peer != Source::Rank(self.rank()))?.messages()
     }
 
-    /// Returns whose an operation is.
+    /// Returns the owner of an operation, and its ticket there.
     fn owner(&self, ticket: Ticket) -> OperationOwner<'_> {
         let bare = Ticket { index: ticket.index & !(STAGED | ON_PATH), ..ticket };
         match self.path() {
@@ -145,8 +145,8 @@ impl Staging {
         self.failing.set(table.has_failed());
     }
 
-    /// Ends a pending operation if an earlier one could not be posted. The caller may poll that one much later, since
-    /// it waits for messages that other ranks do not send before they have received this one.
+    /// Ends a pending operation if an earlier one could not be posted. The caller may poll the earlier
+    /// one much later: first it may wait for messages that other ranks send only after they have received that one.
     #[cold]
     fn fail(&self, ticket: Ticket) -> Poll<Result<Received>> {
         self.failing.set(false);

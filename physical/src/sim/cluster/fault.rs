@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A failure at a time, or its end.
+/// A failure that happens at a given time, or the end of a failure.
 ///
 /// The text form is a time, and an event:
 ///
@@ -50,7 +50,7 @@ pub enum FaultKind {
     HostDies(usize),
     /// Messages from some hosts to others are blocked.
     Cut(Cut),
-    /// All cuts are whole again.
+    /// All cuts end.
     Heal,
     /// The links of a host have this share of their bandwidth.
     Slow {

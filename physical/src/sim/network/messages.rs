@@ -1,4 +1,4 @@
-//! MessageStore: messages on their way, all in one piece of memory.
+//! Messages on their way, all in one piece of memory.
 
 use crate::memory::ReadView;
 use crate::sim::schedule::agenda::Nanoseconds;

@@ -236,8 +236,8 @@ impl SimulatedWorld {
         rank
     }
 
-    /// Returns the index of the first polling thread of a rank, from an index on and except the one that has just
-    /// run, with its poll function.
+    /// Returns the first polling thread of a rank among those from index `from` on, except the thread `but`, which has
+    /// just run: its index, its number and its poll function.
     fn looking(
         &self,
         rank: usize,

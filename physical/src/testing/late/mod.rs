@@ -29,7 +29,7 @@ use std::time::Duration;
 pub enum Omission {
     /// The wait of a queue for another queue, by its number, counted from 0.
     QueueWait(u64),
-    /// All waits of the host: whatever was enqueued passes for done.
+    /// All waits of the host: whatever was enqueued counts as done.
     HostWaits,
 }
 
@@ -108,7 +108,7 @@ impl Late {
         self.0.0.state().allocations
     }
 
-    /// Returns the number of copies to the host that a caller waited for, without messages.
+    /// Returns the number of copies to the host that a caller waited for, not counting messages.
     pub fn copies_down(&self) -> u64 {
         self.0.0.state().copies_down
     }
@@ -171,7 +171,7 @@ struct LateState {
     events: u64,
     /// Number of allocations.
     allocations: u64,
-    /// Number of copies to the host, without messages.
+    /// Number of copies to the host, not counting messages.
     copies_down: u64,
     /// Number of their bytes.
     bytes_down: u64,
@@ -435,7 +435,7 @@ struct LateEvent {
 }
 
 impl LateEvent {
-    /// Makes the device work until this has happened. Returns true if it has, or counts as such.
+    /// Makes the device work until this event has happened. Returns true if it has, or if the test omits the wait.
     fn want(&self, state: &mut LateState) -> bool {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;

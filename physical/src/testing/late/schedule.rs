@@ -48,7 +48,7 @@ pub(super) struct LateSchedule {
     lines: Vec<LateLine>,
     /// Steps of all lines together that have not been taken.
     waiting: usize,
-    /// Lines that no longer belong to a queue. Steps are counted on by the next queue that gets one.
+    /// Lines that no longer belong to a queue. The next queue that gets a line continues its count of steps.
     free: Vec<usize>,
     wanted: Vec<LatePoint>,
     seed: u64,

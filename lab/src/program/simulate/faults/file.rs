@@ -1,4 +1,4 @@
-//! Files of faults: one fault a line, each of them possible after those before it.
+//! Files of faults: one fault per line, each of which must be possible after the faults before it.
 
 use super::scene::LIMIT;
 use crate::program::simulate::file;

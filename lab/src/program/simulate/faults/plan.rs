@@ -30,7 +30,8 @@ pub(super) struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Creates the plan of a seed. Which algorithms the stage has decides which of them it is, and nothing else.
+    /// Creates the plan of a seed. The algorithms of the stage determine only the algorithm of the plan, and nothing else in
+    /// it.
     pub(super) fn drawn(seed: u64, stage: &FaultStage) -> Self {
         let mut random = Random::new(seed);
         let algorithm = random.below(stage.algorithms.len());
@@ -68,7 +69,7 @@ impl FaultPlan {
         format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", console::name("simulate"), self.seed)
     }
 
-    /// Returns the faults for which all ranks had ended too early.
+    /// Returns the faults that did not happen, because all ranks had ended before.
     pub(super) fn unplayed(&self, play: &Play) -> impl Iterator<Item = &Fault> {
         let ends: Option<Vec<Duration>> =
             play.ends.iter().map(|end| end.as_ref().map(|end| end.at)).collect();
@@ -80,7 +81,7 @@ impl FaultPlan {
         rank * self.hosts / self.ranks
     }
 
-    /// Returns the time from which on nothing that a rank does counts, if there is one.
+    /// Returns the time at which a fault stops or kills a rank for the rest of the run; `None` if none does.
     pub(super) fn end_of(&self, rank: usize) -> Option<Duration> {
         let ends = |fault: &&Fault| match fault.kind {
             FaultKind::RankDies(dead) => dead == rank,
@@ -91,7 +92,7 @@ impl FaultPlan {
         self.faults.iter().find(ends).map(|fault| fault.at)
     }
 
-    /// Returns for how long a fault lasts; `None` for one that nothing mends.
+    /// Returns for how long a fault lasts; `None` for a permanent one.
     fn pause(&self, fault: &Fault) -> Option<Duration> {
         let mends = |later: &&Fault| match (&fault.kind, &later.kind) {
             (FaultKind::RankStops(stopped), FaultKind::RankResumes(resumed)) => stopped == resumed,

@@ -29,7 +29,7 @@ const SHAPES: [&[usize]; 3] = [&[8, 6], &[10], &[7]];
 /// Hashes of a rank's replica, after each of its steps.
 pub(super) type Hashes = Vec<u64>;
 
-/// Cluster, algorithm and way of a training that nothing disturbs.
+/// Cluster and algorithm of a training without faults, and whether ranks of a host communicate with each other first.
 type ReferenceKey = (usize, usize, usize, bool);
 
 /// Algorithms to train with, and their replicas after a training without faults.

@@ -201,7 +201,7 @@ impl SimulatedJobOptions {
         if self.link.to_string() == LINK { Ok(()) } else { self.check_link_counts(point) }
     }
 
-    /// Checks that --link is that of a host with others.
+    /// Checks that --link has an effect: that hosts use it to reach other hosts.
     ///
     /// # Errors
     /// The reason why it is not, in one line.
@@ -375,7 +375,7 @@ impl SimulatedJob<'_> {
         Ok(seconds)
     }
 
-    /// Simulates a rank that has no others.
+    /// Simulates a world of a single rank.
     fn alone(&self, scene: &SimulatedRun<'_>, slowness: f64) -> Result<f64> {
         let intra = self.options.intra;
         let alone =

@@ -204,7 +204,7 @@ fn number(text: &str) -> Option<usize> {
     (1.0..=MOST as f64).contains(&elements).then_some(elements as usize)
 }
 
-/// Decodes a line: of three words, or of four as `step` has them.
+/// Decodes a line: of three words, or of four as in a profile of `step`.
 fn layer(line: &str) -> Option<ModelLayer> {
     if line.split_whitespace().count() == 4 {
         let layer = profile::layer(line).ok()?;
@@ -281,7 +281,7 @@ fn resnet50() -> Vec<LayerParameter> {
     parts
 }
 
-/// Returns a transformer as BERT and GPT-2 have them: attention with biases, two linear layers, two norms.
+/// Returns a transformer like BERT and GPT-2: attention with biases, two linear layers, two norms.
 fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Vec<LayerParameter> {
     // Embeddings are looked up: hardly any work.
     let mut parts: Vec<LayerParameter> = vec![("embeddings".into(), embedded * width, 1e-9)];

@@ -31,9 +31,9 @@ pub struct PaceOptions {
 /// Distribution of the times of passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Jitter {
-    /// Longer by up to this share, evenly.
+    /// Longer by a share that is uniformly distributed from 0 to this one.
     Even(f64),
-    /// Normal, with this share as standard deviation; never less than nothing.
+    /// Normally distributed, with this share as standard deviation; never negative.
     Normal(f64),
 }
 
@@ -114,7 +114,7 @@ impl Paces {
         Pace { slowness: slowness[rank], jitter: *jitter, drift: *drift, phase, random, step: 0 }
     }
 
-    /// Returns the mean factor of the steps that count, of the rank for which it is largest.
+    /// Returns the mean factor of the slowest rank over the counted steps.
     pub(crate) fn slowest(&self, steps: StepCounts) -> f64 {
         if self.jitter.is_none() && self.drift.is_none() {
             return self.slowness.iter().copied().fold(0.0, f64::max);

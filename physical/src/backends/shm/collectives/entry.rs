@@ -1,4 +1,4 @@
-//! The beginning of every native collective, and the whole of a small one. Each rank publishes its operation, with
+//! The first step of every native collective, which is the only step of a small one. Each rank publishes its operation, with
 //! its contribution if that is small, and continues once all ranks have done so.
 
 use super::ShmContext;

@@ -25,7 +25,7 @@ enum Phase {
     Entering,
     /// Reads from the memory of the peers.
     Transferring(Transfer),
-    /// Waits until all ranks have finished reading. The ranks below this one are known to have.
+    /// Waits until all ranks have finished reading. All ranks below this number are known to have finished.
     Finishing(usize),
     /// There is no result: this rank had abandoned the operation, and its data is undefined.
     Invalid(usize),

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Most files of one message.
+/// Maximum number of files of one message.
 pub(crate) const FILES: usize = 2;
 
 /// Connection from a peer, and its files once they have arrived.

@@ -11,7 +11,7 @@ use std::{fs, io};
 
 /// Share of each limit that stays free for other processes, as a divisor.
 const PARTS: u64 = 32;
-/// Fewest bytes that stay free for other processes.
+/// Minimum number of bytes that stay free for other processes.
 const LEAST: u64 = 16 << 20;
 
 /// Something that limits the memory of this process.

@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// Bytes that are reduced or copied before anything else is checked. A piece that a rank has just completed is still in
 /// the shared cache when the peers copy it.
 const PIECE: usize = 64 * 1024;
-/// Sizes of a buffer, in bytes, at which results are copied past the caches: the peer of a chunk has read this rank's
-/// contribution to it, and waiting for each of these cache lines would take twice as long as the copy. In smaller buffers
-/// the fence takes longer; of larger ones few lines are still in a cache.
+/// Sizes of a buffer, in bytes, for which results are copied past the caches. The owner of a chunk has read this rank's
+/// contribution to it, so its core holds these cache lines; waiting for each of them would take twice as long as the copy. In
+/// smaller buffers the fence takes longer; of larger ones few lines are still in a cache.
 const PAST_CACHES: RangeInclusive<usize> = 32 << 10..=256 << 10;
 
 /// Location of the registered buffer of a rank: its registration, and its first byte.

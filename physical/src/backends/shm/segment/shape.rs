@@ -19,16 +19,16 @@ use crate::backends::shm::control_block::CONTROL_BLOCK;
 
 /// Bytes of a ring between few ranks; a few such rings fit into the second-level cache.
 const LARGEST_RING: usize = 256 * 1024;
-/// Fewest bytes of a ring.
+/// Minimum number of bytes of a ring.
 const SMALLEST_RING: usize = PAGE;
 /// Bytes of all rings of one segment, as long as none is the smallest.
 const RINGS: usize = 2 << 20;
 
-/// Most bytes of one block of a stage.
+/// Maximum number of bytes of one block of a stage.
 const LARGEST_BLOCK: usize = 64 * 1024;
-/// Most bytes of a stage; the stages of a few ranks fit into a shared cache.
+/// Maximum number of bytes of a stage; the stages of a few ranks fit into a shared cache.
 const STAGE: usize = 1 << 20;
-/// Most bytes of all stages of a host.
+/// Maximum number of bytes of all stages of a host.
 const STAGES: usize = 128 << 20;
 /// Alignment of blocks: one cache line.
 const LINE: usize = 64;

@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 /// Name in all certificates of a job.
 const NAME: &str = "hexagram";
-/// Most bytes that are encrypted before the socket has taken the previous ones.
+/// Maximum number of bytes that are encrypted before the socket has taken the previous ones.
 const PIECE: usize = 64 * 1024;
-/// Most bytes of a file of certificates or keys: those of all public authorities together have a few hundred KiB.
+/// Maximum number of bytes of a file of certificates or keys: those of all public authorities together have a few hundred KiB.
 const LONGEST: u64 = 16 << 20;
 
 /// Certificate that this rank presents, and authorities that it trusts.

@@ -112,7 +112,7 @@ impl LauncherStore {
         }
     }
 
-    /// Takes part in the remaining fences, for which the other ranks wait, after a meeting, successful or not.
+    /// Takes part in the remaining fences, since the other ranks wait for them. Call it after each meeting, even a failed one.
     pub(crate) fn finish(&self) {
         // A rank that has waited in vain does not wait again, and the error of the launcher has been reported before.
         let _ = self.with(|state| match state.has_failed {

@@ -175,8 +175,8 @@ impl StoreMeeting<'_> {
         Ok((one_host, addresses))
     }
 
-    /// Returns the error for two ranks 0, if another one has overwritten the name of this one. The other one finds it
-    /// in the place of the rank for which both wait.
+    /// Returns the error for two ranks 0, if another one has overwritten the name of this one. The other process finds this
+    /// error in place of the entry of the rank for which both wait.
     fn find_other_leader(&self, own: &str, awaited: usize) -> Option<Error> {
         let other = self.store.get(&card(0), EARLY).ok()?;
         let other = String::from_utf8_lossy(&other);

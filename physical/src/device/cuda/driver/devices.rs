@@ -13,7 +13,7 @@ pub struct Description {
     pub index: usize,
     /// Name of the product.
     pub name: String,
-    /// Identity, equal in all processes, whatever number the GPU has there.
+    /// Identity, equal in all processes, even if they number the GPUs differently.
     pub uuid: [u8; 16],
     /// Compute capability: 9 and 0 for an H100.
     pub capability: (u32, u32),

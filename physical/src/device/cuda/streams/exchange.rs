@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// Tensor of a framework in the memory of a GPU.
 ///
 /// # Safety
-/// [`address`](Self::address) is that of [`len`](Self::len) initialised, consecutive elements of
-/// [`dtype`](Self::dtype), in memory of the exchange's GPU that lives as long as the tensor.
+/// [`address`](Self::address) is the address of [`len`](Self::len) consecutive, initialised elements of type
+/// [`dtype`](Self::dtype). They are in memory of the exchange's GPU, which lives as long as the tensor.
 pub unsafe trait DeviceTensor: Send + Sync + 'static {
     /// Returns the address of the first element; any address for a tensor without elements.
     fn address(&self) -> NonNull<u8>;

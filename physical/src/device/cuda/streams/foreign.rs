@@ -108,7 +108,7 @@ impl ForeignStream {
         })
     }
 
-    /// Fails while a graph is captured from the stream: an event of it would draw the queue into the graph.
+    /// Fails while a graph is captured from the stream: an event of that stream would add the queue to the graph.
     fn check_not_captured(&self) -> Result<()> {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
         // SAFETY: the handle is valid, and the pointer is valid for a write of one number.

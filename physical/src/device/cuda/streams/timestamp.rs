@@ -179,7 +179,7 @@ pub(crate) struct CudaTimestamp {
 }
 
 impl CudaTimestamp {
-    /// Enqueues a timestamp. If the driver refuses, its time stays unknown: the measured work must not fail for it.
+    /// Enqueues a timestamp. If the driver refuses, its time stays unknown: the measured work must not fail because of that.
     pub(crate) fn record(gpu: &Arc<Gpu>, stream: StreamHandle) -> Arc<dyn Timestamp> {
         let recorded = Self::try_record(gpu, stream);
         recorded.map_or_else(

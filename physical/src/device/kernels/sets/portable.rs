@@ -4,7 +4,7 @@ use super::set::Set;
 use crate::device::kernels::reach::MAGNITUDE;
 use crate::device::kernels::{LANES, from_fn};
 
-/// The instructions that the target has anyway.
+/// The baseline instructions of the build target.
 #[derive(Debug, Clone, Copy)]
 pub struct Portable;
 

@@ -25,7 +25,7 @@ pub trait Set: Copy {
     /// Returns `size` in all lanes, negated for set bits.
     fn signed(self, size: f32, bits: u16) -> [f32; LANES];
 
-    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything.
-    /// Returns how many there are.
+    /// Writes `first + i` to `to` for every xᵢ with a magnitude of at least `least`, in order. The rest of `to` is undefined.
+    /// Returns the number of indices that it has written.
     fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize;
 }

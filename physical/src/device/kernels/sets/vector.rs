@@ -48,7 +48,7 @@ pub trait Vectors: Set {
     fn product(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
     /// Returns x where x < y, and y elsewhere.
     fn smaller(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
-    /// Returns each number, and [`Float::NAN`] for any NaN.
+    /// Returns each number, and replaces every NaN by [`Float::NAN`].
     fn canonical(self, x: Self::Floats) -> Self::Floats;
     /// Drops the fractions of numbers that are at least 0 and below 2³¹.
     fn truncated(self, x: Self::Floats) -> Self::Words;

@@ -16,7 +16,7 @@ pub struct Avx2(());
 pub struct Avx512(());
 
 impl Avx2 {
-    /// Returns the proof that this machine has it, or `None`.
+    /// Returns the proof that this machine has the instructions, or `None`.
     pub fn detect() -> Option<Self> {
         let all = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt");
         all.then_some(Avx2(()))
@@ -24,7 +24,7 @@ impl Avx2 {
 }
 
 impl Avx512 {
-    /// Returns the proof that this machine has it, or `None`.
+    /// Returns the proof that this machine has the instructions, or `None`.
     pub fn detect() -> Option<Self> {
         let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         Avx2::detect().filter(|_| all).map(|_| Avx512(()))

@@ -2,7 +2,7 @@
 //!
 //! | ranks | path |
 //! |---|---|
-//! | any on the host, or on a device that no path knows | staging |
+//! | any on the host, or on a device that no path supports | staging |
 //! | two or more, all on one GPU, where they share memory of the host | ipc |
 //! | each on a GPU of its own, with one version of NCCL | nccl |
 //! | on GPUs of one host that reach each other's memory, where they share memory of the host | ipc |
@@ -44,7 +44,7 @@ pub(crate) struct RankFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RankMemory {
     Host,
-    /// A device that no path knows.
+    /// A device that no path supports.
     Elsewhere,
     Gpu(GpuFacts),
 }
@@ -156,7 +156,7 @@ fn number(on_bus: [i32; 3]) -> Result<u64> {
     Ok(of_bytes(of_bytes(START, host), on_bus.map(i32::to_le_bytes).concat()))
 }
 
-/// Returns the number of this process.
+/// Returns a random identifier of this process.
 #[cfg(feature = "cuda")]
 fn process() -> Result<Uuid> {
     static OWN: std::sync::OnceLock<Uuid> = std::sync::OnceLock::new();
@@ -257,7 +257,7 @@ fn nccl_obstacle(all: &[RankFacts], means: AvailablePaths) -> Option<String> {
     })
 }
 
-/// Returns a version of NCCL as one writes it.
+/// Returns a version of NCCL as text.
 fn spell_nccl(number: u32) -> String {
     format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
 }

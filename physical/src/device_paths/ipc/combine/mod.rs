@@ -1,4 +1,4 @@
-//! The program that combines everyone's contributions to one part of a result: in which order, and in how many launches.
+//! The program that combines the contributions of all ranks to one part of a result: the order, and the launches.
 
 use crate::device::operations::program::{Argument, Code, Launch, Module, Program};
 use crate::memory::dtype::{DType, ReduceOp};
@@ -16,10 +16,11 @@ const RUN: usize = 16;
 /// Bytes of an address in the table.
 const ADDRESS: usize = 8;
 
-/// CombinationOrder in which contributions are combined.
+/// Order in which contributions are combined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CombinationOrder {
-    /// Ranks in that order; in a tree, behind its leaves, for each of them the rank that folds into it, if there is one.
+    /// Ranks in that order. In a tree, the leaves come first, and then the rank that folds into each leaf, `None` for a leaf
+    /// without one.
     ranks: Vec<Option<usize>>,
     /// Number of leaves of a tree, a power of two; 0 along a ring.
     leaves: usize,
@@ -43,8 +44,9 @@ impl CombinationOrder {
         }
     }
 
-    /// Returns the order of a balanced tree over the largest power of two: pairs at half of that distance come first, and
-    /// so are neighbours; the ranks beyond fold into the first ones before.
+    /// Returns the order of a balanced tree, whose leaves are the first ranks, up to the largest power of two. Ranks at half of
+    /// that distance are combined first, so they are neighbours in the order. The remaining ranks fold into the first leaves
+    /// before that.
     fn tree(ranks: usize) -> Self {
         let bits = ranks.ilog2();
         let leaves = 1usize << bits;

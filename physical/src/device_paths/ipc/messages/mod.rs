@@ -34,7 +34,7 @@ struct Sending {
     ticket: Ticket,
     label: Label,
     to: usize,
-    /// Number among all that were announced to its receiver.
+    /// Position of this message among all messages announced to its receiver, from 0.
     number: u64,
     /// `None` once its copy is enqueued.
     view: Option<ReadView>,
@@ -69,7 +69,7 @@ struct Receiving {
 struct AnnouncedMessage {
     /// Number of the message among all that its sender has announced.
     number: u64,
-    /// Number in the order of all before which everything has to be enqueued.
+    /// The message is taken after all operations with smaller numbers, which must be enqueued first.
     before: u64,
     from: usize,
     position: Position,

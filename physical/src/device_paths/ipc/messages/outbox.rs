@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Longest that an endpoint waits for its receivers when it closes.
+/// Longest time that an endpoint waits for its receivers when it closes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Time between two looks meanwhile.
@@ -58,7 +58,7 @@ pub(crate) struct Position {
 }
 
 impl MessageOutbox {
-    /// Creates one for a rank, in a world of this size.
+    /// Creates the outbox of a rank, in a world of this size.
     pub(crate) fn new(ranks: usize) -> Self {
         MessageOutbox { messages: Vec::new(), numbers: vec![0; ranks] }
     }

@@ -1,15 +1,15 @@
 //! Deferral: until when the rates of flows may stay as they are.
 //!
-//! On a link with many flows, one that begins or ends changes the rates of the others little. If a hundred ranks send
-//! to all others, thousands begin or end within a hundredth of the time of each. So a flow with a small part of its
-//! links waits for its rate, and the share of an ended flow is redistributed slightly later: after [`PATIENCE`] of
-//! the time that it takes or took. Larger changes are shared immediately.
+//! If a flow begins or ends on a link with many flows, the rates of the others hardly change. If a hundred ranks send to all
+//! others, thousands of flows begin or end within a hundredth of the duration of one. So a flow that gets only a small part of
+//! its links waits for its rate, and the share of an ended flow is redistributed slightly later. Both delays are [`PATIENCE`]
+//! times the duration of the flow. Larger changes are shared immediately.
 
 use super::{Flows, LARGEST, LinkNumber};
 use crate::sim::schedule::agenda::Nanoseconds;
 use std::ops::Range;
 
-/// Share of the time of a flow for which it waits for its rate, or for which its share stays unused after its end.
+/// Share of the duration of a flow for which it waits for its rate, or for which its share stays unused after its end.
 const PATIENCE: f64 = 0.01;
 
 /// Largest part of a link that stays unused for that time.

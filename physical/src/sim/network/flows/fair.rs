@@ -16,7 +16,7 @@ use std::mem;
 /// Share by which a rate may miss the fair one, and by which a limiting link may be idle.
 pub(super) const TOLERANCE: f64 = 1e-3;
 
-/// Ratio up to which two links are equally crowded: a transfer of a second thus deviates by a nanosecond.
+/// Ratio up to which two links count as equally crowded: a transfer of a second thus deviates by a nanosecond.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// Rate of a flow that has none yet.

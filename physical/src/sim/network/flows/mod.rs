@@ -111,7 +111,7 @@ struct Wire {
 #[derive(Debug, Default)]
 struct Cohort {
     members: Vec<FlowNumber>,
-    /// Members by the time at which they end, once the first of them does.
+    /// Members, ordered by the time at which they end; empty until the cohort is due for the first time.
     queue: BinaryHeap<Reverse<(Nanoseconds, FlowNumber)>>,
     /// Number of members that have neither ended nor got a new rate.
     live: u32,

@@ -20,7 +20,7 @@ pub(super) const SYSTEM: u16 = u16::MAX;
 /// Parts of a host that faults strike.
 pub(super) struct HostParts {
     ranks: Vec<usize>,
-    /// Links to other places than its ranks, by their numbers in the cluster.
+    /// Numbers of the host's links in the cluster, except those to its ranks.
     links: Vec<usize>,
 }
 
@@ -127,13 +127,13 @@ impl Wires {
         }
     }
 
-    /// Blocks all further arrivals, except those on their way from a rank.
+    /// Blocks all further arrivals at a rank whose host has died, and loses its messages that have not left completely.
     pub(crate) fn vanish(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |_| true);
     }
 
-    /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
+    /// Blocks all further arrivals at a rank that has died, and loses its messages that the system has not taken yet.
     pub(crate) fn bury(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |message| message.ticket.is_some());

@@ -7,7 +7,7 @@
 //! e4m3   code = the 8-bit float E4M3 next to x/s                       x̂ = s · that float
 //! ```
 //!
-//! Two codes of four bits are in a byte, the first in the lower half; the last upper half is 0 if numbers are odd.
+//! A byte holds two codes of four bits, the first in the lower half. If the number of codes is odd, the last upper half is 0.
 
 use hexagram_physical::device::kernels::reach::MAGNITUDE;
 use hexagram_physical::device::kernels::sets::set::Set;
@@ -224,7 +224,7 @@ fn pack(x: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
     }
 }
 
-/// Stores the result of `with` for each four-bit code and the current number.
+/// Replaces each number of `to` by `with(code, number)`, where `code` is its four-bit code in `from`.
 #[inline(always)]
 fn unpack(from: &[u8], to: &mut [f32], with: impl Fn(u8, f32) -> f32) {
     let (rows, rest) = to.as_chunks_mut::<{ 2 * LANES }>();
