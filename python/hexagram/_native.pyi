@@ -44,7 +44,7 @@ class Span:
         keep: object = None,
         *,
         gpu: int | None = None,
-        stream: int = 0,
+        stream: int | None = None,
     ) -> None: ...
     @property
     def address(self) -> int: ...
@@ -951,7 +951,8 @@ def make_stream_wait(gpu: int, stream: int, waiting: int) -> None:
     It waits for those that have ended on the host, as after :meth:`Work.wait`, without a wait on the host. Streams are
     ``CUstream`` handles.
 
-    Raises ``SetupError`` without a driver, ``UsageError`` for an unknown GPU and during a graph capture.
+    Raises ``SetupError`` without a driver, ``UsageError`` for an unknown GPU and during a graph capture, and failures of
+    earlier work of the GPU.
     """
 
 def main(arguments: Sequence[str]) -> int: ...

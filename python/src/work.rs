@@ -33,18 +33,27 @@ pub(crate) enum WorkValue {
 pub(crate) struct Work {
     ticket: Ticket<WorkValue>,
     generation: Generation,
+    /// True if a wait includes the work of GPUs.
+    on_gpu: bool,
 }
 
 impl Work {
+    /// Returns the work of the call in progress on this thread.
     pub(crate) fn new(ticket: Ticket<WorkValue>, generation: Generation) -> Self {
-        Work { ticket, generation }
+        Work { ticket, generation, on_gpu: gpu::take_operands() }
     }
 
     /// Waits for the outcome; `None` after the timeout.
     fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<WorkValue>>> {
         self.generation.check(py)?;
-        let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
-        let outcome = outcome.map(|outcome| outcome.and_then(|value| gpu::finish(py).map(|()| value)));
+        let began = Instant::now();
+        let mut outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
+        if self.on_gpu
+            && let Some(Ok(value)) = outcome
+        {
+            let left = timeout.map(|timeout| timeout - began.elapsed().as_secs_f64());
+            outcome = gpu::finish(py, left)?.map(|finished| finished.map(|()| value));
+        }
         elements_owner::sweep(py, self.generation);
         Ok(outcome)
     }

@@ -61,9 +61,9 @@ class Stream:
         self.handle = c_void_p()
         call("cuStreamCreate", byref(self.handle), 1)
 
-    def wait_for(self, other: int) -> None:
-        """Makes this stream wait for the work that another one has so far."""
-        wait(c_void_p(other), self.handle)
+    @property
+    def cuda_stream(self) -> int:
+        return self.handle.value
 
     def synchronize(self) -> None:
         call("cuStreamSynchronize", self.handle)
@@ -128,6 +128,7 @@ class DeviceArray:
         return capsule(ctypes.addressof(self.tensor), b"dltensor", ctypes.cast(give_back, c_void_p))
 
     def __del__(self) -> None:
+        self.stream.synchronize()
         for address in (self.address, self.copy):
             call("cuMemFree_v2", address)
 

@@ -1,6 +1,8 @@
 """Elements in the memory of a GPU: on the fake driver, which works late, so that each missing wait gives wrong numbers."""
 
 import gc
+import subprocess
+import sys
 import time
 
 import numpy
@@ -141,3 +143,61 @@ def test_a_missing_gpu_or_driver_is_named():
         world.communicator.all_reduce(Elsewhere())
     with alone() as world, pytest.raises(hexagram.Error, match="cuda:99|libcuda|driver"):
         world.communicator.all_reduce(Span(64, 4, "f32", gpu=99))
+
+
+class OtherGpu(DeviceArray):
+    """An array whose capsule names a different GPU than its protocol."""
+
+    def __dlpack__(self, **options):
+        capsule = super().__dlpack__(**options)
+        self.tensor.device = 1
+        return capsule
+
+
+@on_fake_gpu
+def test_a_capsule_of_a_different_gpu_is_refused():
+    with alone() as world, pytest.raises(hexagram.UsageError, match="unsupported device"):
+        world.communicator.all_reduce(OtherGpu(mine(0)))
+
+
+def test_a_stream_belongs_to_a_gpu():
+    with pytest.raises(hexagram.UsageError, match="a stream without a GPU"):
+        Span(64, 4, "f32", stream=7)
+
+
+FORKS = """
+import os, numpy, hexagram
+from device_arrays import DeviceArray
+from hexagram.testing import alone
+
+world = alone()
+world.communicator.all_reduce(DeviceArray(numpy.ones(1000)))
+child = os.fork()
+if child == 0:
+    with alone() as own:
+        own.communicator.all_reduce(numpy.ones(3))
+        try:
+            own.communicator.all_reduce(hexagram.Span(64, 4, "f32", gpu=0))
+        except hexagram.UsageError as error:
+            os._exit(0 if "GPUs of its parent" in str(error) else 2)
+    os._exit(3)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@on_fake_gpu
+def test_a_forked_process_communicates_without_the_gpus_of_its_parent():
+    assert subprocess.run([sys.executable, "-c", FORKS], timeout=300, check=False).returncode == 0
+
+
+def refused(world):
+    """Encodes a number that is not finite on the GPU, where it is found late."""
+    numbers = DeviceArray(numpy.full(1000, numpy.nan, "float32"))
+    with pytest.raises(hexagram.Error, match="NaN"):
+        world.communicator.all_reduce_encoded(numbers, hexagram.Encoding("qsgd(levels=7)"))
+    return True
+
+
+@on_fake_gpu
+def test_a_refused_input_is_an_error():
+    assert spawn(2, refused) == [True, True]

@@ -27,7 +27,7 @@ class Gpu:
         self.stream = Stream()
         self.arrays: dict[int, DeviceArray] = {}
         streams.gpu_of = lambda tensor: 0 if tensor.data_ptr() in self.arrays else None
-        streams.current_stream = lambda _: self.stream.handle.value
+        streams.current_stream = lambda _: self.stream
         # The futures of PyTorch ask CUDA for streams.
         work.future_at = hooks.future_at = lambda _: torch.futures.Future()
 

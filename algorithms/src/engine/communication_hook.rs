@@ -200,7 +200,10 @@ impl CommunicationHook {
         }
         let mut overflowed = false;
         for _ in 0..self.layout.len() {
-            overflowed |= self.scheduler.wait()?.1.overflowed;
+            let done = self.scheduler.wait()?.1;
+            overflowed |= done.overflowed;
+            // Only now it is known whether the device refused an input.
+            done.gradients.map_or(Ok(()), |gradients| gradients.queue().check())?;
         }
         // The gradient scaler of the framework skips its step.
         self.present.step += u64::from(!overflowed);

@@ -19,7 +19,7 @@ from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
 from .default_world import Ranks, communicator_of
-from .streams import follow, future_at, position_of
+from .streams import Position, follow, future_at, position_of
 from .tensors import readable, span
 
 
@@ -32,7 +32,7 @@ class HookState:
     def __init__(self, native: CommunicationHook, optimizer: torch.optim.Optimizer | None):
         self.native = native
         self.optimizer = optimizer
-        self.pending: list[tuple[Future, torch.Tensor]] = []
+        self.pending: list[tuple[Future, torch.Tensor, Position | None]] = []
 
     def set_learning_rate(self, rate: float) -> None:
         """Passes the learning rate, the same on all ranks, to algorithms that need it. Not needed with an optimizer."""
@@ -65,11 +65,11 @@ def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
     tensors = [(f"{bucket.index()}.{at}", shape) for at, shape in enumerate(shapes)]
     position = position_of(gradients)
     future: Future[torch.Tensor] = future_at(position)
-    state.pending.append((future, gradients))
+    state.pending.append((future, gradients, position))
     state.native.ready((bucket.index(), bucket.is_last(), span(readable(gradients)), tensors))
     if bucket.is_last():
-        follow(position)
-        for earlier, result in state.pending:
+        for earlier, result, began in state.pending:
+            follow(began)
             earlier.set_result(result)
         state.pending.clear()
     return future

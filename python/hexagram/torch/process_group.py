@@ -87,7 +87,7 @@ class Operations:
             raise in_job(error, self.ranks)
         if end is not None:
             end()
-        return Finished(result)
+        return Finished(result, position)
 
     def comm_for(self, tensors: Sequence[Any]) -> hexagram.Communicator:
         """Returns the communicator for collectives on these tensors: that of GPUs is made with the first on GPUs, on all ranks.
@@ -100,6 +100,11 @@ class Operations:
         if self.gpu_comm is None:
             try:
                 self.gpu_comm, _ = self.comm.on_gpu(position.gpu)
+            except hexagram.Mismatch as error:
+                raise UsageError(
+                    f"the first collective on GPUs has tensors on {first(tensors).device} here and elsewhere on other ranks; "
+                    f"pass CUDA tensors on all ranks of the group ({error})"
+                )
             except hexagram.Error as error:
                 raise of_group(error, self.ranks)
         return self.gpu_comm
@@ -215,6 +220,9 @@ class Operations:
         return self.carry_out("all_to_all", [part], tensors, outputs, opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:
+        """Returns after every rank has called it. After collectives on GPUs, the current stream is finished first, as by NCCL."""
+        if self.gpu_comm is not None:
+            torch.cuda.current_stream().synchronize()
         return self.carry_out("barrier", [Step(self.comm.barrier)], [], [], opts)
 
     # Names of other versions of PyTorch.
@@ -401,7 +409,7 @@ class HexagramBackend(Operations, Backend):
         except TypeError:
             raise UsageError(
                 f"PyTorch {torch.__version__} has no groups of several devices for a backend that is written in Python; "
-                'use "hexagram", whose tensors are on the CPU, or PyTorch from 2.14 on'
+                'use "hexagram" alone, or PyTorch from 2.14 on'
             )
         self.group_rank = rank
         self.group_size = len(ranks)

@@ -6,6 +6,7 @@ current stream wait for it. NVIDIA GPUs only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,10 +17,15 @@ from hexagram import make_stream_wait
 
 
 class Position(NamedTuple):
-    """A stream on which an operation began: the number of its GPU, and the `CUstream` handle."""
+    """A stream on which an operation began, and the number of its GPU."""
 
     gpu: int
-    stream: int
+    stream: torch.cuda.Stream
+
+    @property
+    def handle(self) -> int:
+        """The `CUstream` of the driver."""
+        return self.stream.cuda_stream
 
 
 def gpu_of(tensor: Tensor) -> int | None:
@@ -27,9 +33,9 @@ def gpu_of(tensor: Tensor) -> int | None:
     return tensor.get_device() if tensor.is_cuda else None
 
 
-def current_stream(gpu: int) -> int:
-    """Returns the handle of the current stream of this thread on a GPU."""
-    return torch.cuda.current_stream(gpu).cuda_stream
+def current_stream(gpu: int) -> torch.cuda.Stream:
+    """Returns the current stream of this thread on a GPU."""
+    return torch.cuda.current_stream(gpu)
 
 
 def position_of(tensor: Tensor | None) -> Position | None:
@@ -41,7 +47,23 @@ def position_of(tensor: Tensor | None) -> Position | None:
 def follow(position: Position | None) -> None:
     """Makes the current stream wait for the operations from `position` that have ended on the host."""
     if position is not None:
-        make_stream_wait(position.gpu, position.stream, current_stream(position.gpu))
+        make_stream_wait(position.gpu, position.handle, current_stream(position.gpu).cuda_stream)
+
+
+def finish_at(position: Position | None, finishes: Sequence[Callable[[], object]]) -> torch.cuda.Event | None:
+    """Calls functions; on a GPU, their work is part of the stream of `position`, to which their tensors belong.
+
+    Returns an event after that work, for which streams that read the results have to wait; None on the CPU.
+    """
+    if position is None:
+        for finish in finishes:
+            finish()
+        return None
+    with torch.cuda.stream(position.stream):
+        follow(position)
+        for finish in finishes:
+            finish()
+        return position.stream.record_event()
 
 
 def future_at(position: Position | None) -> Future:

@@ -182,7 +182,7 @@ def span(tensor: Tensor) -> Span:
         dtype, count = "u8", count * tensor.element_size()
     position = position_of(tensor)
     if position is not None:
-        return Span(tensor.data_ptr(), count, dtype, tensor, gpu=position.gpu, stream=position.stream)
+        return Span(tensor.data_ptr(), count, dtype, tensor, gpu=position.gpu, stream=position.handle)
     if not tensor.is_cpu:
         check(tensor)
     return Span(tensor.data_ptr(), count, dtype, tensor)

@@ -22,7 +22,7 @@ from torch.futures import Future
 from hexagram import Error, _native
 
 from .errors import StillUnderWay, in_job
-from .streams import Position, follow, future_at
+from .streams import Position, current_stream, finish_at, follow, future_at
 from .uncompiled import uncompiled
 
 NO_TIME = timedelta(0)
@@ -51,6 +51,8 @@ class Operation:
         self.finishes = [*finishes, end] if end is not None else finishes
         self.ranks = ranks
         self.position = position
+        #: Event after the finishes, on a GPU.
+        self.finished: torch.cuda.Event | None = None
         self.lock = threading.Lock()
         #: Error of a finish, for all waiting callers.
         self.error: Exception | None = None
@@ -76,12 +78,14 @@ class Operation:
         with self.lock:
             finishes, self.finishes = self.finishes, ()
             try:
-                for finish in finishes:
-                    finish()
+                if finishes:
+                    self.finished = finish_at(self.position, finishes)
             except Exception as error:
                 self.error = error
             if self.error is not None:
                 raise self.error
+            if self.finished is not None:
+                current_stream(self.position.gpu).wait_event(self.finished)
 
     def finish_alone(self) -> None:
         """Schedules the work after the end, even without a waiting caller; on a GPU, whose streams wait, the caller does it."""
@@ -100,15 +104,17 @@ class Operation:
 class Finished(Work):
     """Work of a synchronous call that has succeeded."""
 
-    def __init__(self, result: list[Tensor]):
+    def __init__(self, result: list[Tensor], position: Position | None = None):
         super().__init__()
         self.outcome = result
+        self.position = position
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        follow(self.position)
         return True
 
     def synchronize(self) -> None:
-        return None
+        self.wait()
 
     def is_completed(self) -> bool:
         return True
@@ -123,7 +129,7 @@ class Finished(Work):
         return self.outcome
 
     def get_future(self) -> Future:
-        future: Future = Future()
+        future = future_at(self.position)
         future.set_result(self.outcome)
         return future
 

@@ -113,25 +113,33 @@ impl Communicator {
     /// GPU; the first call counts. A thread of its own drives the operations. A collective call of all ranks of the world.
     fn on_gpu(&self, py: Python<'_>, gpu: usize) -> PyResult<(Self, Option<String>)> {
         let member = &self.group.member;
-        let joined = member.get(py)?;
-        if self.size() != joined.world.size() {
-            let what = format!("this group has {} of the {} ranks", self.size(), joined.world.size());
+        // As in every call, the world is not kept during the waits.
+        let (ranks, opened) = {
+            let joined = member.get(py)?;
+            (joined.world.size(), joined.gpu_executor.map(|executor| executor.world().clone()))
+        };
+        if self.size() != ranks {
+            let what = format!("this group has {} of the {ranks} ranks", self.size());
             return Err(usage(py, what, "call on_gpu of the communicator of the world, then split that one"));
         }
-        let handle = match joined.gpu_executor {
-            Some(executor) => executor.world().clone(),
+        let handle = match opened {
+            Some(handle) => handle,
             None => {
                 let channel = self.channel(py)?;
                 let options = ExecutorOptions { driving: Driving::OneThread, ..ExecutorOptions::default() };
-                let executor = interruptible(py, move || Executor::over(channel, options))?;
-                let executor = executor.map_err(|error| exception(py, &error))?;
-                member.keep_gpu_executor(executor.clone());
-                executor.world().clone()
+                let keeper = Arc::clone(member);
+                let opened = interruptible(py, move || {
+                    let executor = Executor::over(channel, options)?;
+                    let handle = executor.world().clone();
+                    keeper.keep_gpu_executor(executor);
+                    Ok(handle)
+                })?;
+                opened.map_err(|error| exception(py, &error))?
             }
         };
         let on_gpus = Communicator::new(Arc::clone(member), handle, Over::Gpus);
         let path = on_gpus.make(py, "on_gpu", async move |comm: &InnerCommunicator| {
-            comm.attach(&gpu::shared_queue(gpu)?.0)
+            comm.attach(&gpu::shared_queue(gpu)?)
         })?;
         Ok((on_gpus, path.map(|path| path.to_string())))
     }

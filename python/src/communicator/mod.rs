@@ -15,7 +15,7 @@ pub(crate) use hierarchy::Hierarchy;
 
 use crate::callbacks;
 use crate::error::usage;
-use crate::memory::elements_owner;
+use crate::memory::{elements_owner, gpu};
 use crate::work::{Work, WorkValue};
 use crate::world::{Over, WorldMember, seconds};
 use hexagram::Result;
@@ -155,8 +155,8 @@ impl CallOptions {
     /// Ensures that objects kept by ended operations are dropped, including those of this one.
     fn prepare(self, py: Python<'_>, member: &WorldMember) -> PyResult<()> {
         elements_owner::sweep(py, member.generation());
-        // It drops the objects of an asynchronous operation, if no call does.
-        if self.async_op { callbacks::start(py) } else { Ok(()) }
+        // It drops the objects of an asynchronous operation, if no call does, and of one on a GPU, which ends later.
+        if self.async_op || gpu::has_operands() { callbacks::start(py) } else { Ok(()) }
     }
 
     /// Returns the work of an operation in progress, or waits for it and returns its value.

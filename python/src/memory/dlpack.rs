@@ -5,7 +5,7 @@
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, gpu, name_of};
-use crate::error::{exception, usage};
+use crate::error::usage;
 use crate::values::dtype::all_dtypes;
 use hexagram::{DType, Queue};
 use pyo3::exceptions::PyTypeError;
@@ -86,8 +86,8 @@ pub(super) struct Capsule<'py> {
     capsule: Bound<'py, PyAny>,
     /// Name of the object in errors.
     name: String,
-    /// Queue that waits for the work of the producer.
-    queue: Queue,
+    /// Number of the GPU, and the queue that waits there for the work of the producer; `None` for host memory.
+    gpu: Option<(usize, Queue)>,
 }
 
 impl<'py> Capsule<'py> {
@@ -96,14 +96,12 @@ impl<'py> Capsule<'py> {
         let py = object.py();
         let name = name_of(object);
         let options = PyDict::new(py);
-        let queue = match gpu_of(object)? {
-            Some(gpu) => {
-                let (queue, stream) = gpu::shared_queue(gpu).map_err(|error| exception(py, &error))?;
-                options.set_item(intern!(py, "stream"), stream)?;
-                queue
-            }
-            None => Queue::host(),
-        };
+        let mut gpu = None;
+        if let Some(number) = gpu_of(object)? {
+            let (queue, stream) = gpu::producers_queue(py, number)?;
+            options.set_item(intern!(py, "stream"), stream)?;
+            gpu = Some((number, queue));
+        }
         let method = object.getattr(intern!(py, "__dlpack__"))?;
         let versioned = options.copy()?;
         versioned.set_item(intern!(py, "max_version"), (1, 0))?;
@@ -114,12 +112,12 @@ impl<'py> Capsule<'py> {
         };
         let capsule = capsule.map_err(|error| {
             let what = format!("{name} does not lend its memory ({})", error.value(py));
-            let remedy = "pass a dense, contiguous tensor, detached from any gradient";
+            let remedy = "pass a dense, contiguous tensor, detached from any gradient, on the current device";
             let refused = usage(py, what, remedy);
             refused.set_cause(py, Some(error));
             refused
         })?;
-        Ok(Capsule { capsule, name, queue })
+        Ok(Capsule { capsule, name, gpu })
     }
 
     /// Returns the elements of the tensor, which own the capsule from then on.
@@ -127,9 +125,16 @@ impl<'py> Capsule<'py> {
         let py = self.capsule.py();
         let name = &self.name;
         let (tensor, flags) = self.tensor(py)?;
-        let on_host = matches!(tensor.device.kind, HOST | PINNED);
-        if on_host != self.queue.is_host() {
-            let what = format!("{name} is in the memory of another device ({})", device(tensor.device.kind));
+        let is_expected = match &self.gpu {
+            None => matches!(tensor.device.kind, HOST | PINNED),
+            Some((gpu, _)) => {
+                matches!(tensor.device.kind, CUDA | MANAGED)
+                    && usize::try_from(tensor.device.number) == Ok(*gpu)
+            }
+        };
+        if !is_expected {
+            let what =
+                format!("{name} is in the memory of an unsupported device ({})", device(tensor.device.kind));
             return Err(usage(py, what, "copy it to the host first, as `tensor.cpu()` does"));
         }
         let dtype = dtype_of(tensor.kind).ok_or_else(|| {
@@ -144,7 +149,7 @@ impl<'py> Capsule<'py> {
             dtype,
             len,
             writable: flags & READ_ONLY == 0,
-            queue: self.queue,
+            queue: self.gpu.map_or_else(Queue::host, |(_, queue)| queue),
             kept: ElementsOwner::new(OwnerKind::Object(self.capsule.unbind())),
         })
     }

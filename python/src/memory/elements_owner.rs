@@ -21,8 +21,8 @@ pub(crate) enum OwnerKind {
     Other(#[allow(dead_code, reason = "it is kept for its drop")] Box<dyn Any + Send + Sync>),
 }
 
-/// Owners whose operations have ended.
-static DROPPED: Mutex<Vec<OwnerKind>> = Mutex::new(Vec::new());
+/// Owners whose operations have ended, with the processes in which they did.
+static DROPPED: Mutex<Vec<(Generation, OwnerKind)>> = Mutex::new(Vec::new());
 
 impl ElementsOwner {
     /// Keeps an owner.
@@ -40,7 +40,7 @@ impl Drop for ElementsOwner {
     fn drop(&mut self) {
         let Some(held) = self.0.take() else { return };
         let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        dropped.push(held);
+        dropped.push((Generation::now(), held));
         if dropped.len() == 1 {
             callbacks::wake();
         }
@@ -54,5 +54,8 @@ pub(crate) fn sweep(_attached: Python<'_>, generation: Generation) {
     }
     // Dropped without the lock: destructors run foreign code.
     let dropped = DROPPED.try_lock().map(|mut dropped| std::mem::take(&mut *dropped));
-    drop(dropped);
+    for (process, owner) in dropped.unwrap_or_default() {
+        // The owners of a parent belong to libraries, such as a driver, that a forked process cannot call.
+        if process.is_now() { drop(owner) } else { std::mem::forget(owner) }
+    }
 }

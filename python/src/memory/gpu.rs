@@ -4,50 +4,82 @@
 //! owner that follows has to wait in turn, either on the host ([`finish`], called when the program waits for an
 //! operation) or in a stream ([`make_stream_wait`]).
 
-use crate::error::exception;
+use crate::error::{exception, usage};
+use crate::fork::Generation;
+use crate::work::wait;
 use hexagram::physical::device::cuda::{Cuda, ForeignStream, raw_stream};
-use hexagram::{Queue, Result};
+use hexagram::{Error, Queue, Result};
 use pyo3::prelude::*;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Streams of other libraries, each with the queue that works behind it. A stream is a GPU and a `CUstream`.
-static BEHIND: Mutex<Option<HashMap<(usize, usize), Queue>>> = Mutex::new(None);
-
-/// Queues for memory whose owner is not a stream but a producer of DLPack, by GPU.
-static SHARED: Mutex<Option<HashMap<usize, Queue>>> = Mutex::new(None);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Stream of another library whose order a queue follows. A producer of DLPack makes the queue wait by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Follows {
+    Producers,
+    /// A `CUstream`.
+    Stream(usize),
 }
 
-/// Returns the queue of a GPU for tensors of DLPack, and its `CUstream`, which a producer makes wait for its own work.
-pub(crate) fn shared_queue(gpu: usize) -> Result<(Queue, usize)> {
-    let mut shared = lock(&SHARED);
-    let queues = shared.get_or_insert_default();
-    let queue = match queues.get(&gpu) {
-        Some(queue) => queue.clone(),
-        None => queues.entry(gpu).or_insert(Cuda::new(gpu)?.queue()?).clone(),
-    };
+/// The queues, by GPU and stream.
+static QUEUES: Mutex<Option<HashMap<(usize, Follows), Queue>>> = Mutex::new(None);
+/// The process that uses GPUs: a forked child can use neither the queues of its parent nor the driver.
+static PROCESS: OnceLock<Generation> = OnceLock::new();
+
+thread_local! {
+    /// True if the call in progress on this thread has operands of producers.
+    static HAS_OPERANDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true if the call in progress on this thread has operands on GPUs for which a wait on the host is needed.
+pub(crate) fn has_operands() -> bool {
+    HAS_OPERANDS.get()
+}
+
+/// Returns the same as [`has_operands`] at the end of a call.
+pub(crate) fn take_operands() -> bool {
+    HAS_OPERANDS.take()
+}
+
+/// Returns the queue of a GPU for tensors of DLPack, and its `CUstream`, for which the producer makes it wait.
+pub(super) fn producers_queue(py: Python<'_>, gpu: usize) -> PyResult<(Queue, usize)> {
+    check_process(py)?;
+    let queue = queue(gpu, Follows::Producers).map_err(|error| exception(py, &error))?;
+    HAS_OPERANDS.set(true);
     let stream = raw_stream(&queue).map_or(0, <*mut c_void>::expose_provenance);
     Ok((queue, stream))
 }
 
-/// Returns the queue that works behind a stream of another library, after the work that the stream has so far.
-pub(super) fn queue_behind(gpu: usize, stream: usize) -> Result<Queue> {
-    let queue = queue_of(gpu, stream)?;
-    foreign(gpu, stream)?.make_queue_wait(&queue)?;
-    Ok(queue)
+/// Returns the queue of a GPU for tensors of DLPack.
+pub(crate) fn shared_queue(gpu: usize) -> Result<Queue> {
+    queue(gpu, Follows::Producers)
 }
 
-fn queue_of(gpu: usize, stream: usize) -> Result<Queue> {
-    let mut behind = lock(&BEHIND);
-    let queues = behind.get_or_insert_default();
-    if let Some(queue) = queues.get(&(gpu, stream)) {
+/// Returns the queue that works behind a stream of another library, after the work that the stream has so far.
+///
+/// # Errors
+/// Also the first failure of earlier work of the queue.
+pub(super) fn queue_behind(py: Python<'_>, gpu: usize, stream: usize) -> PyResult<Queue> {
+    check_process(py)?;
+    let behind = || {
+        let queue = queue(gpu, Follows::Stream(stream))?;
+        check_earlier_work(&queue)?;
+        foreign(gpu, stream)?.make_queue_wait(&queue)?;
+        Ok(queue)
+    };
+    behind().map_err(|error| exception(py, &error))
+}
+
+fn queue(gpu: usize, follows: Follows) -> Result<Queue> {
+    let lock = || QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(queue) = lock().get_or_insert_default().get(&(gpu, follows)) {
         return Ok(queue.clone());
     }
-    Ok(queues.entry((gpu, stream)).or_insert(Cuda::new(gpu)?.queue()?).clone())
+    // Not under the lock: the driver takes seconds to open a GPU.
+    let new = Cuda::new(gpu)?.queue()?;
+    Ok(lock().get_or_insert_default().entry((gpu, follows)).or_insert(new).clone())
 }
 
 fn foreign(gpu: usize, stream: usize) -> Result<ForeignStream> {
@@ -56,25 +88,63 @@ fn foreign(gpu: usize, stream: usize) -> Result<ForeignStream> {
     Ok(unsafe { Cuda::new(gpu)?.foreign_stream(handle, Arc::new(())) })
 }
 
+/// Fails in a process that was forked from one with GPUs.
+fn check_process(py: Python<'_>) -> PyResult<()> {
+    if PROCESS.get_or_init(Generation::now).is_now() {
+        return Ok(());
+    }
+    let what = "a forked process cannot use the GPUs of its parent";
+    Err(usage(py, what, "start workers by `spawn`"))
+}
+
+/// Returns the failure of work that is done, such as input that a codec refused; a stream does not report it.
+fn check_earlier_work(queue: &Queue) -> Result<()> {
+    let failure = queue.device().and_then(|device| device.take_failure());
+    failure.map_or(Ok(()), |failure| Err(failure.into_error(queue.name())))
+}
+
 /// Makes the stream `waiting` wait for the operations on spans of the stream `stream` of the same GPU that have ended so
 /// far, without a wait on the host. Streams are `CUstream` handles, as `torch.cuda.Stream.cuda_stream`; `gpu` is the number
 /// of the GPU in this process.
 ///
-/// Raises `SystemFailure` without a driver, `UsageError` during a graph capture.
+/// Raises `SetupError` without a driver, `UsageError` during a graph capture, and failures of earlier work of the GPU.
 #[pyfunction]
 pub(crate) fn make_stream_wait(py: Python<'_>, gpu: usize, stream: usize, waiting: usize) -> PyResult<()> {
-    let wait = || foreign(gpu, waiting)?.wait_for(&queue_of(gpu, stream)?);
-    wait().map_err(|error| exception(py, &error))
+    check_process(py)?;
+    let follow = || {
+        let queue = queue(gpu, Follows::Stream(stream))?;
+        foreign(gpu, waiting)?.wait_for(&queue)?;
+        check_earlier_work(&queue)
+    };
+    follow().map_err(|error| exception(py, &error))
 }
 
-/// Waits on the host until GPUs have completed all work of operations on tensors of DLPack so far.
+/// Waits on the host until GPUs have completed all work on tensors of DLPack so far; `None` after the timeout.
 ///
 /// # Errors
-/// The first failure of this work, also of other operations.
-pub(crate) fn finish(py: Python<'_>) -> Result<()> {
-    let queues: Vec<Queue> = lock(&SHARED).iter().flat_map(HashMap::values).cloned().collect();
-    if queues.is_empty() {
-        return Ok(());
+/// The first failure of this work, also of other operations; [`Error::System`] after the deadline of the operations.
+pub(crate) fn finish(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Result<()>>> {
+    let queues: Vec<Queue> = {
+        let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = queues.iter().flatten();
+        all.filter(|((_, follows), _)| *follows == Follows::Producers)
+            .map(|(_, queue)| queue.clone())
+            .collect()
+    };
+    for queue in queues {
+        let Some(device) = queue.device() else { continue };
+        let event = device.record();
+        let limit = timeout.unwrap_or_else(|| device.limit().as_secs_f64());
+        if wait(py, Some(limit), |slice| event.wait(slice).then_some(()))?.is_none() {
+            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            let doing = format!("finish the work of {} within {limit} s", queue.name());
+            let late =
+                Error::system(doing, cause, "find the kernel that does not end, or raise the deadline");
+            return Ok(timeout.is_none().then_some(Err(late)));
+        }
+        if let Err(error) = py.detach(|| queue.check()) {
+            return Ok(Some(Err(error)));
+        }
     }
-    py.detach(|| queues.iter().try_for_each(Queue::check))
+    Ok(Some(Ok(())))
 }

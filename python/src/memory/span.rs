@@ -2,7 +2,7 @@
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
 use super::{OwnedElements, gpu};
-use crate::error::{exception, usage};
+use crate::error::usage;
 use crate::values::dtype::dtype;
 use hexagram::{DType, Queue};
 use pyo3::prelude::*;
@@ -13,7 +13,8 @@ use pyo3::prelude::*;
 ///
 /// `gpu` is the number of the GPU that has the elements in its memory, and `stream` the `CUstream` handle of the stream that
 /// writes and reads them, as `torch.cuda.Stream.cuda_stream`. An operation begins after all work that is on the stream by then.
-/// Pass both to `make_stream_wait` before you enqueue work after the operation.
+/// Pass both to `make_stream_wait` before you enqueue work after the operation. Without `stream` it is the legacy default
+/// stream of CUDA.
 ///
 /// Raises `UsageError` for an unknown type, and for elements at address 0.
 #[pyclass(frozen, module = "hexagram")]
@@ -29,7 +30,7 @@ pub(crate) struct Span {
 #[pymethods]
 impl Span {
     #[new]
-    #[pyo3(signature = (address, elements, dtype, keep = None, *, gpu = None, stream = 0))]
+    #[pyo3(signature = (address, elements, dtype, keep = None, *, gpu = None, stream = None))]
     fn new(
         py: Python<'_>,
         address: usize,
@@ -37,13 +38,17 @@ impl Span {
         dtype: &str,
         keep: Option<Py<PyAny>>,
         gpu: Option<usize>,
-        stream: usize,
+        stream: Option<usize>,
     ) -> PyResult<Self> {
         let dtype = self::dtype(py, dtype)?;
         if address == 0 && elements > 0 {
             return Err(usage(py, format!("{elements} elements at address 0"), "pass their address"));
         }
-        Ok(Span { address, elements, dtype, keep, gpu: gpu.map(|gpu| (gpu, stream)) })
+        if gpu.is_none() && stream.is_some() {
+            return Err(usage(py, "a stream without a GPU", "pass the number of the GPU as `gpu`"));
+        }
+        let gpu = gpu.map(|gpu| (gpu, stream.unwrap_or(0)));
+        Ok(Span { address, elements, dtype, keep, gpu })
     }
 
     #[getter]
@@ -68,9 +73,10 @@ impl Span {
 impl Span {
     /// Returns the elements, kept by the owner in `keep`.
     pub(super) fn elements(&self, py: Python<'_>) -> PyResult<OwnedElements> {
-        let queue =
-            self.gpu.map_or_else(|| Ok(Queue::host()), |(gpu, stream)| gpu::queue_behind(gpu, stream));
-        let queue = queue.map_err(|error| exception(py, &error))?;
+        let queue = match self.gpu {
+            Some((gpu, stream)) => gpu::queue_behind(py, gpu, stream)?,
+            None => Queue::host(),
+        };
         let kept = match &self.keep {
             Some(object) => ElementsOwner::new(OwnerKind::Object(object.clone_ref(py))),
             None => ElementsOwner::nothing(),
