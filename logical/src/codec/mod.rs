@@ -20,14 +20,16 @@
 //! Each has a module with its formula and the layout of its message. All have a [`NotFinite`] option, the treatment
 //! of NaN and infinity; by default, they refuse them.
 //!
-//! With the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU that holds the memory, with the
-//! same bits; a [`PerTensor`] does if all of its codecs do. The same holds for [`RandomK`] as a [`LinearCodec`].
-//! Linear codecs without programs, such as [`PowerSgd`], work on the host: their input is copied to the host, and
-//! their output is copied back. The same holds for a [`RandomK`] that keeps 2³² elements or more.
+//! With the feature `cuda`, a codec with kernels encodes and decodes on the GPU that holds the memory, with the same
+//! bits; a [`PerTensor`] does if all of its codecs do. The same holds for [`RandomK`] as a [`LinearCodec`]. Codecs
+//! without kernels, such as [`PowerSgd`], work on the host: their input is copied to the host, and their output is
+//! copied back. The same holds for a [`RandomK`] that keeps 2³² elements or more.
 
 pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
+#[cfg(test)]
+pub mod example;
 pub mod half;
 pub mod int4;
 pub mod min_max;

@@ -26,6 +26,9 @@ pub struct BlockCodec<F> {
 }
 
 /// Format of a block: the sizes of its header and codes, and the encoding of its numbers.
+///
+/// Every method receives one block. Its codes have [`Format::BITS`] bits for each number, rounded up to a whole byte; the
+/// format defines their order. The last block of a run may be shorter.
 pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     /// Name of the codec.
     const NAME: &'static str;
@@ -41,7 +44,7 @@ pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     #[cfg(feature = "cuda")]
     const KERNELS: Option<&'static cuda::Kernels> = None;
 
-    /// Returns [`Properties::contraction`] for blocks of this size.
+    /// Returns [`Properties::contraction`] for blocks of this size. 0 or less means that no bound is known.
     fn contraction(size: usize) -> f64;
 
     /// Encodes a block of any length up to the whole run. With [`NotFinite::Refuse`], returns `None` for a block that is
@@ -52,7 +55,10 @@ pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]);
 
     /// Writes the numbers of a block.
-    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]);
+    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]) {
+        x.fill(0.0);
+        Self::decode_add(header, codes, 1.0, x);
+    }
 }
 
 impl<F: Format> Default for BlockCodec<F> {
