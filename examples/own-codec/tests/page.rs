@@ -1,4 +1,4 @@
-//! docs/write-your-own-codec.md shows code that is compiled and tested here.
+//! docs/write-your-own-codec.md shows code that is compiled and tested, here and in `hexagram-logical`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,11 +8,15 @@ mod pages;
 use pages::lines;
 
 const PAGE: &str = include_str!("../../../docs/write-your-own-codec.md");
-const FILES: [&str; 2] = [include_str!("../src/lib.rs"), include_str!("ternary.rs")];
+const FILES: [&str; 3] = [
+    include_str!("../src/lib.rs"),
+    include_str!("ternary.rs"),
+    include_str!("../../../logical/src/codec/example.rs"),
+];
 
 #[test]
-fn every_block_of_rust_is_a_piece_of_this_crate() {
-    pages::check(PAGE, &FILES, 4);
+fn every_block_of_rust_is_a_piece_of_a_tested_file() {
+    pages::check(PAGE, &FILES, 5);
 }
 
 #[test]
