@@ -6,9 +6,9 @@
 //! | [`Half`] f16, bf16 | 2d | no | f16 none, bf16 1 − 2⁻¹⁶ | up to rounding |
 //! | [`MinMax8`] in blocks of B, or whole | d + 8⌈d/B⌉ | no | 1 − B/130050, .984 for B = 2048 | no |
 //! | [`E4M3`] in blocks of B | d + 4⌈d/B⌉ | no | .996 | no |
-//! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
 //! | [`E3M0`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 8/9 for B ≤ 2049 | no |
 //! | [`Int4`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 196/(B + 195) | no |
+//! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
 //! | [`TopK`] of k elements, of a run or of chunks | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
 //! | [`TopK`] in two bits | 16 + k/4 + k(2 + ⌈log₂(d/k)⌉)/8 + 3 at most | no | – | no |
