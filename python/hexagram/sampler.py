@@ -116,7 +116,8 @@ class _Draws(Generic[_Draw]):
         It is the state of any rank: positions count the samples of all ranks together. If the order depends on the number
         of ranks, they share the remaining samples in a new order, which depends on the seed, the epoch and the state.
 
-        Raises ``ValueError`` if it belongs to a sampler with a different order.
+        Raises ``ValueError`` if it belongs to a sampler with a different order, or if its position and parts contradict each
+        other.
         """
         self._native.load_state_dict(state)
         self._start, self._last = state["position"], None

@@ -257,7 +257,7 @@ impl Sampler {
         lock(py, &self.order).set_epoch(py, epoch)
     }
 
-    /// Moves to the epoch of a state. Raises `ValueError` if the state belongs to another order.
+    /// Moves to the epoch of a state. Raises `ValueError` if the state belongs to another order or is damaged.
     fn load_state_dict(&self, py: Python<'_>, state: ResumePosition) -> PyResult<()> {
         lock(py, &self.order).go_to(py, &state)
     }
@@ -300,12 +300,13 @@ impl PythonOrder {
                 "this state belongs to a sampler with a different order; use the same data, seed and options";
             return Err(PyValueError::new_err(what));
         }
-        self.set_epoch(py, place.epoch)?;
         let ResumePosition { epoch, position, fingerprint: order, grouping, ref parts } = *place;
         let parts = parts.iter().map(|&(grouping, end)| EpochPart { grouping, end }).collect();
         let state = LoaderState { seed: 0, epoch, position, order, grouping, parts };
         let grouping = with!(self, sampler => sampler.grouping());
-        self.set_parts(py, state.parts_before(grouping))
+        let parts = state.parts_before(grouping).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.set_epoch(py, epoch)?;
+        self.set_parts(py, parts)
     }
 
     /// Returns the draws of the epoch from a position on. At 0 it begins anew, without earlier parts.
@@ -351,7 +352,7 @@ impl SamplerIterator {
         order.state((remaining.epoch, remaining.position), &remaining.parts)
     }
 
-    /// Moves to the position of a state. Raises `ValueError` if it belongs to another order.
+    /// Moves to the position of a state. Raises `ValueError` if it belongs to another order or is damaged.
     fn load_state_dict(&self, py: Python<'_>, state: ResumePosition) -> PyResult<()> {
         let mut order = lock(py, &self.order);
         order.go_to(py, &state)?;

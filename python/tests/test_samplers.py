@@ -76,6 +76,23 @@ def test_another_number_of_ranks_goes_on_with_what_was_left():
     assert sorted(seen + rest) == list(range(48))
 
 
+def test_a_damaged_state_is_refused():
+    sampler = LoadBalancingDistributedSampler(range(20), lambda size: size, num_replicas=2, rank=0)
+    state = sampler.state_dict(3)
+    for damage in (
+        {"parts": [(10**12, 5)]},
+        {"parts": [(2**64 - 1, 5)]},
+        {"parts": [(0, 5)]},
+        {"parts": [(4, 7)]},
+        {"parts": [(4, 4), (3, 2)]},
+        {"grouping": 0},
+    ):
+        with pytest.raises(ValueError, match="the state of the loader is damaged"):
+            sampler.load_state_dict(state | damage | {"epoch": 3})
+        assert sampler.epoch == 0
+    assert list(sampler.resume(state)) == list(sampler)[3:]
+
+
 def test_balanced_samples_come_once_on_changing_ranks():
     costs = [float(index * 37 % 50) for index in range(96)]
 

@@ -58,7 +58,7 @@ pub trait Sampler: Send + Sync {
     fn fingerprint(&self) -> u64;
 
     /// Returns the number on which the order of samples depends in addition to the [`fingerprint`](Self::fingerprint): of
-    /// ranks, or of samples in a step; 1 if the order is the same for all of them.
+    /// ranks, or of samples in a step; 1 if the order is the same for all of them. At most [`u32::MAX`].
     fn grouping(&self) -> usize {
         1
     }

@@ -8,5 +8,6 @@ mod datasets;
 mod elastic;
 mod golden;
 mod loader;
+mod parts;
 mod properties;
 mod refusals;

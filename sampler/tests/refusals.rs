@@ -85,6 +85,8 @@ fn load_balancing() {
     let options = LoadBalancingOptions { replicas: 4, ..Default::default() };
     refused(new(LoadBalancingOptions { rank: 4, ..options }), "rank 4 does not exist");
     refused(new(LoadBalancingOptions { replicas: 0, ..options }), "set `replicas`");
+    let many = u32::MAX as usize;
+    refused(new(LoadBalancingOptions { replicas: many, ..options }), "more than this sampler can count");
     refused(new(LoadBalancingOptions::default()), "the number of ranks is not set");
     for random_level in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         refused(new(LoadBalancingOptions { random_level, ..options }), "`random_level` cannot be");

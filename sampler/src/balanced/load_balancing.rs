@@ -109,7 +109,7 @@ impl LoadBalancingDistributedSampler {
         let LoadBalancingOptions { replicas, rank, drop_last, random_level, .. } = options;
         let len = complexities.len();
         check_ranks(len, rank, replicas, replicas)?;
-        if u32::try_from(len).is_err() {
+        if u32::try_from(len + replicas).is_err() {
             return Err(SamplerError::TooLarge { len, replicas });
         }
         check_level(random_level)?;

@@ -129,6 +129,8 @@ impl<B: Send + 'static> DataLoader<B> {
     /// # Errors
     ///
     /// [`LoaderError::State`] if the state has a different order or seed, for which the position is meaningless.
+    /// [`LoaderError::BadState`] if its position, groupings and parts contradict each other. The loader then stays at its
+    /// position.
     pub fn resume(&mut self, state: &LoaderState) -> Result<(), LoaderError> {
         let ours = self.state();
         if (state.seed, state.order) != (ours.seed, ours.order) {
@@ -140,8 +142,8 @@ impl<B: Send + 'static> DataLoader<B> {
             };
             return Err(LoaderError::State { theirs: describe(state), ours: describe(&ours) });
         }
+        self.plan.resume(state)?;
         self.cancel();
-        self.plan.resume(state);
         self.run.at = (state.epoch, state.position);
         self.run.next = self.run.at;
         Ok(())

@@ -31,6 +31,12 @@ pub enum LoaderError {
         ours: String,
     },
 
+    /// A state that contradicts itself, for instance from a damaged checkpoint.
+    BadState {
+        /// The contradiction.
+        what: String,
+    },
+
     /// A sample could not be loaded.
     Sample {
         /// The sample.
@@ -125,6 +131,9 @@ impl fmt::Display for LoaderError {
                 "the state was taken with {theirs}, but this loader has {ours}; \
                  create the loader and its sampler with the same options and seeds"
             ),
+            LoaderError::BadState { what } => {
+                write!(f, "the state of the loader is damaged: {what}; resume from an older checkpoint")
+            }
             LoaderError::Sample { index, worker, epoch, attempts, cause } => write!(
                 f,
                 "{worker} cannot load sample {index} in epoch {epoch}{}: {cause}; \

@@ -1,5 +1,6 @@
 //! Plan of batches: the order of an epoch, from a sampler, or round-robin over the passes of an iterable dataset.
 
+use super::error::LoaderError;
 use super::worker::FetchWork;
 use crate::parts::{self, EpochPart};
 use crate::sampler::{Draws, Sampler, fingerprint};
@@ -25,12 +26,19 @@ pub struct LoaderState {
 
 impl LoaderState {
     /// Returns the parts of the epoch before the position, for [`Sampler::set_parts`] of a sampler with this grouping.
-    pub fn parts_before(&self, grouping: usize) -> Vec<EpochPart> {
+    ///
+    /// # Errors
+    ///
+    /// [`LoaderError::BadState`] if a grouping is not from 1 to [`u32::MAX`], or if the ends of the parts do not increase, or
+    /// exceed the position.
+    pub fn parts_before(&self, grouping: usize) -> Result<Vec<EpochPart>, LoaderError> {
+        parts::check(&self.parts, self.position, self.grouping)
+            .map_err(|what| LoaderError::BadState { what })?;
         let mut parts = self.parts.clone();
         if grouping != self.grouping && self.position > parts::start(&parts) {
             parts.push(EpochPart { grouping: self.grouping, end: self.position });
         }
-        parts
+        Ok(parts)
     }
 }
 
@@ -117,8 +125,13 @@ impl EpochPlan {
     }
 
     /// Prepares [`begin`](Self::begin) to continue the epoch of a state at its position.
-    pub(super) fn resume(&mut self, state: &LoaderState) {
-        self.resumed = (state.epoch, state.parts_before(self.grouping));
+    ///
+    /// # Errors
+    ///
+    /// [`LoaderError::BadState`] if the state contradicts itself.
+    pub(super) fn resume(&mut self, state: &LoaderState) -> Result<(), LoaderError> {
+        self.resumed = (state.epoch, state.parts_before(self.grouping)?);
+        Ok(())
     }
 
     /// Returns the earlier parts of an epoch.
