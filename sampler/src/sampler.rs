@@ -32,7 +32,8 @@ pub trait Sampler: Send + Sync {
     /// Draw: the index of a sample, or the indices of a batch.
     type Item;
 
-    /// Returns the number of draws of this rank in the current epoch.
+    /// Returns the number of draws of this rank in the current epoch, from its beginning, on the present number of ranks. A
+    /// position or earlier parts do not change it.
     fn len(&self) -> usize;
 
     /// Returns true if this rank has no draws in the current epoch.

@@ -1,4 +1,4 @@
-//! Parts of an epoch that other numbers of ranks have drawn: damaged ones, and those of many ranks.
+//! Parts of an epoch that other numbers of ranks have drawn: damaged ones, and the length of the epoch.
 
 use hexagram_sampler::dataset::Items;
 use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
@@ -85,4 +85,18 @@ fn a_part_of_many_ranks_costs_no_more_than_one_of_all_samples() {
         same(batches(3, drop_last));
     }
     [Tail::Drop, Tail::Pad, Tail::Exact].map(cost_balanced).into_iter().for_each(same);
+}
+
+#[test]
+fn the_length_of_an_epoch_does_not_depend_on_its_parts() {
+    fn same<S: Sampler>(mut sampler: S) {
+        let whole = sampler.len();
+        sampler.set_parts(&parts(&[(4, 3)]));
+        assert_eq!(sampler.len(), whole);
+        sampler.set_epoch(1);
+        assert_eq!(sampler.len(), whole);
+    }
+    same(balanced(2, false));
+    same(batches(2, false));
+    same(cost_balanced(Tail::Pad));
 }

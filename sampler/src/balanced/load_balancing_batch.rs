@@ -124,7 +124,9 @@ pub struct LoadBalancingBatchSampler {
     sampler: LoadBalancingDistributedSampler,
     batching: Batching,
     drop_last: bool,
-    /// Number of batches of each rank in the current epoch.
+    /// Number of batches of each rank in the current epoch, without earlier parts.
+    whole: usize,
+    /// Number of batches of each rank after the earlier parts.
     share: usize,
     /// Batches of this rank; if they are fewer than `share`, the first ones repeat.
     batches: Arc<[Vec<usize>]>,
@@ -142,8 +144,14 @@ impl LoadBalancingBatchSampler {
         drop_last: bool,
     ) -> Result<Self, SamplerError> {
         batching.check(sampler.complexities().as_slice())?;
-        let mut batches =
-            LoadBalancingBatchSampler { sampler, batching, drop_last, share: 0, batches: [].into() };
+        let mut batches = LoadBalancingBatchSampler {
+            sampler,
+            batching,
+            drop_last,
+            whole: 0,
+            share: 0,
+            batches: [].into(),
+        };
         batches.arrange();
         Ok(batches)
     }
@@ -161,6 +169,9 @@ impl LoadBalancingBatchSampler {
         let share = if self.drop_last { numbers.min() } else { numbers.max() };
         self.batches = self.of_rank(&groups, options.rank).into();
         self.share = share.unwrap_or(0);
+        if self.sampler.parts.is_empty() {
+            self.whole = self.share;
+        }
     }
 
     fn of_rank(&self, groups: &SampleGroups, rank: usize) -> Vec<Vec<usize>> {
@@ -176,9 +187,8 @@ impl LoadBalancingBatchSampler {
 impl Sampler for LoadBalancingBatchSampler {
     type Item = Vec<usize>;
 
-    /// Returns the number of batches of this rank in an epoch, or in the rest of one after earlier parts.
     fn len(&self) -> usize {
-        self.share
+        self.whole
     }
 
     fn epoch(&self) -> u64 {
