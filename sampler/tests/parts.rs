@@ -1,10 +1,10 @@
-//! Parts of an epoch that other numbers of ranks have drawn: damaged ones, and the length of the epoch.
+//! Parts of an epoch that other numbers of ranks have drawn: damaged ones, and the samplers around other samplers.
 
 use hexagram_sampler::dataset::Items;
 use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
 use hexagram_sampler::{
     Batching, Complexities, CostBalancedOptions, CostBalancedSampler, EpochPart, LoadBalancingBatchSampler,
-    LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler, Tail,
+    LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler, ShardedOptions, ShardedSampler, Tail,
 };
 
 const LEN: usize = 20;
@@ -99,4 +99,15 @@ fn the_length_of_an_epoch_does_not_depend_on_its_parts() {
     same(balanced(2, false));
     same(batches(2, false));
     same(cost_balanced(Tail::Pad));
+}
+
+/// Ranks share the order of the inner sampler, which depends on its own number of ranks.
+#[test]
+fn the_fingerprint_of_a_shared_order_has_the_grouping_of_the_inner_sampler() {
+    let sharded = |inner| {
+        let options = ShardedOptions { replicas: 2, ..Default::default() };
+        ShardedSampler::new(balanced(inner, false), options).unwrap()
+    };
+    assert_eq!(sharded(2).fingerprint(), sharded(2).fingerprint());
+    assert_ne!(sharded(2).fingerprint(), sharded(4).fingerprint());
 }

@@ -89,8 +89,13 @@ impl<S: Sampler<Item = usize>> Sampler for ShardedSampler<S> {
         self.options.replicas
     }
 
+    /// Returns a fingerprint with the grouping of the inner sampler. Its parts are not supported, so its grouping must not
+    /// change in the middle of an epoch.
     fn fingerprint(&self) -> u64 {
-        fingerprint("sharded", [self.sampler.fingerprint()])
+        // A grouping of 1 is left out: the fingerprint of older checkpoints.
+        let grouping = Some(self.sampler.grouping()).filter(|grouping| *grouping != 1);
+        let words = [self.sampler.fingerprint()].into_iter().chain(grouping.map(|grouping| grouping as u64));
+        fingerprint("sharded", words)
     }
 
     fn iter_from(&self, position: usize) -> Draws<usize> {
