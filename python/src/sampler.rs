@@ -36,8 +36,8 @@ struct Remaining {
     stride: usize,
 }
 
-/// The state for resumption: epoch, position, the fingerprint of the order, and what [`LoaderState`] has for orders that
-/// depend on the number of ranks.
+/// The state for resumption: epoch, position, the fingerprint of the order, and for orders that depend on the number of
+/// ranks, the grouping and the earlier parts as in [`LoaderState`]. States of earlier versions lack the last two.
 #[derive(FromPyObject, IntoPyObject)]
 struct ResumePosition {
     #[pyo3(item, from_py_with = count)]
@@ -46,9 +46,9 @@ struct ResumePosition {
     position: usize,
     #[pyo3(item)]
     fingerprint: u64,
-    #[pyo3(item, from_py_with = count)]
+    #[pyo3(item, default = 1, from_py_with = count)]
     grouping: usize,
-    #[pyo3(item)]
+    #[pyo3(item, default)]
     parts: Vec<(usize, usize)>,
 }
 

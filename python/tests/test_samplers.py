@@ -76,6 +76,13 @@ def test_another_number_of_ranks_goes_on_with_what_was_left():
     assert sorted(seen + rest) == list(range(48))
 
 
+def test_a_state_of_an_earlier_version_resumes():
+    sampler = DistributedSampler(range(20), num_replicas=2, rank=0)
+    state = sampler.state_dict(3)
+    old = {name: state[name] for name in ("epoch", "position", "fingerprint")}
+    assert list(sampler.resume(old)) == list(sampler)[3:]
+
+
 def test_a_damaged_state_is_refused():
     sampler = LoadBalancingDistributedSampler(range(20), lambda size: size, num_replicas=2, rank=0)
     state = sampler.state_dict(3)
