@@ -21,8 +21,12 @@ pub(super) fn note(record: &mut Record, state: &LoaderState) {
 /// Returns the position that a checkpoint has.
 ///
 /// # Errors
-/// If it is missing or unreadable.
+/// If it is missing or unreadable, or from a version that noted no parts.
 pub(super) fn noted(record: &Record) -> Result<LoaderState, RunError> {
+    if record.notes("position") && !(record.notes("grouping") && record.notes("parts")) {
+        let what = "an earlier version of hexagram made the checkpoint, without the `parts` of its epoch";
+        return Err(Error::usage(what, "resume with that version, or start the training anew").into());
+    }
     let text: String = record.noted("parts")?;
     let unreadable = || {
         let what = format!("the checkpoint says `{text}` of `parts`");
@@ -106,5 +110,33 @@ mod tests {
             record.note("parts", "4:48 3");
             assert!(noted(&record).unwrap_err().to_string().contains("`4:48 3` of `parts`"));
         }
+    }
+
+    #[test]
+    fn a_checkpoint_with_damaged_parts_is_refused() {
+        let costs = Costs::new(SamplerKind::Batch, vec![1.0; LINES]).unwrap();
+        let mut loader = loaders(&costs, 1).remove(0);
+        let mut record = Record::default();
+        note(&mut record, &LoaderState { position: 5, ..loader.state() });
+        for parts in ["1000000000000:5", "18446744073709551615:5", "0:5", "4:6", "4:4 3:2"] {
+            record.note("parts", parts);
+            let error = loader.resume(&noted(&record).unwrap()).unwrap_err().to_string();
+            assert!(error.contains("resume from an older checkpoint"), "{parts}: {error}");
+        }
+        for parts in ["4", "4:", "x:4", "-1:4", "18446744073709551616:5"] {
+            record.note("parts", parts);
+            assert!(noted(&record).is_err(), "{parts}");
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_an_earlier_version_is_refused_as_such() {
+        let mut record = Record::default();
+        for name in ["seed", "epoch", "order", "position"] {
+            record.note(name, 1);
+        }
+        let error = noted(&record).unwrap_err().to_string();
+        assert!(error.contains("an earlier version of hexagram made the checkpoint"), "{error}");
+        assert!(!noted(&Record::default()).unwrap_err().to_string().contains("earlier version"));
     }
 }
