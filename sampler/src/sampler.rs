@@ -11,8 +11,8 @@ pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 /// `(epoch, position)` is sufficient to resume in the middle of an epoch.
 ///
 /// A *position* counts the draws of all ranks together: when every rank has drawn `k` times since position `p`, the
-/// epoch is at `p + k * stride()`. A different number of ranks can continue there, and draws
-/// exactly the remaining samples. If the order depends on the number of ranks, see [`set_parts`](Self::set_parts).
+/// epoch is at `p + k * stride()`. A different number of ranks can continue there, and draws exactly the remaining
+/// samples. If the order depends on the number of ranks, see [`set_parts`](Self::set_parts).
 ///
 /// ```
 /// use hexagram_sampler::{DistributedOptions, DistributedSampler, Sampler};
@@ -22,7 +22,7 @@ pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 /// });
 /// let two = of(2, 0)?;
 /// assert_eq!(two.iter().take(3).collect::<Vec<_>>(), [0, 2, 4]);
-/// // Both ranks have drawn three times when the job is stopped. Four ranks go on:
+/// // Both ranks have drawn three times when the job is stopped. Four ranks continue:
 /// let position = 3 * two.stride();
 /// assert_eq!(of(4, 0)?.iter_from(position).collect::<Vec<_>>(), [6]);
 /// assert_eq!(of(4, 3)?.iter_from(position).collect::<Vec<_>>(), [9]);
