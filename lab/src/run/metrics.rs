@@ -311,7 +311,7 @@ mod tests {
         fs::write(scratch.0.join("file"), "").unwrap();
         let error = MetricsFile::create(scratch.0.join("file/run")).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("file/run") && text.contains("choose a directory"), "{error}");
+        assert!(text.contains("file/run") && text.contains("choose a writable folder"), "{error}");
     }
 
     #[test]
