@@ -52,7 +52,7 @@ impl Work {
             && let Some(Ok(value)) = outcome
         {
             let left = timeout.map(|timeout| timeout - began.elapsed().as_secs_f64());
-            outcome = gpu::finish(py, left)?.map(|finished| finished.map(|()| value));
+            outcome = finish_on_gpus(py, left)?.map(|finished| finished.map(|()| value));
         }
         elements_owner::sweep(py, self.generation);
         Ok(outcome)
@@ -142,6 +142,29 @@ impl WorkValue {
             }
         }
     }
+}
+
+/// Waits until GPUs have completed all work on tensors of DLPack so far; `None` after the timeout.
+///
+/// # Errors
+/// The first failure of this work, also of other operations; [`Error::System`](hexagram::Error::System) after the deadline
+/// of the operations.
+fn finish_on_gpus(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<()>>> {
+    for queue in gpu::producers_queues() {
+        let Some(device) = queue.device() else { continue };
+        let event = device.record();
+        let limit = timeout.unwrap_or_else(|| device.limit().as_secs_f64());
+        if wait(py, Some(limit), |slice| event.wait(slice).then_some(()))?.is_none() {
+            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            let doing = format!("finish the work of {} within {limit} s", queue.name());
+            let remedy = "find the kernel that does not end, or raise the deadline";
+            return Ok(timeout.is_none().then(|| Err(hexagram::Error::system(doing, cause, remedy))));
+        }
+        if let Err(error) = py.detach(|| queue.check()) {
+            return Ok(Some(Err(error)));
+        }
+    }
+    Ok(Some(Ok(())))
 }
 
 /// Waits for a job without a limit, and returns its result.

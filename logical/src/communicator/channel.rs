@@ -3,7 +3,7 @@
 
 use super::group::Group;
 use crate::asynchronous::Activity;
-use crate::{Buffer, Communicator, Primitive, ReduceOp, Result, TransportKind, World};
+use crate::{Buffer, Communicator, Primitive, ReduceOp, Result, World};
 use std::sync::Arc;
 
 /// Channel that the ranks of a group have agreed on, for one more communicator of the same ranks. It moves between
@@ -69,7 +69,8 @@ impl Channel {
     }
 
     /// Returns the transport of the ranks.
-    pub(crate) fn transport(&self) -> TransportKind {
+    #[cfg(feature = "executor")]
+    pub(crate) fn transport(&self) -> crate::TransportKind {
         self.world.transport()
     }
 

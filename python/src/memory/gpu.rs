@@ -1,14 +1,13 @@
 //! Memory of GPUs: the queues on which operations work, ordered with the streams of the library that owns the elements.
 //!
 //! The owner's work so far precedes an operation: the queue of the operation waits for the owner's stream. Work of the
-//! owner that follows has to wait in turn, either on the host ([`finish`], called when the program waits for an
-//! operation) or in a stream ([`make_stream_wait`]).
+//! owner that follows has to wait in turn, either on the host (as `Work.wait` does for
+//! [`producers_queues`]) or in a stream ([`make_stream_wait`]).
 
 use crate::error::{exception, usage};
 use crate::fork::Generation;
-use crate::work::wait;
 use hexagram::physical::device::cuda::{Cuda, ForeignStream, raw_stream};
-use hexagram::{Error, Queue, Result};
+use hexagram::{Queue, Result};
 use pyo3::prelude::*;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -119,32 +118,9 @@ pub(crate) fn make_stream_wait(py: Python<'_>, gpu: usize, stream: usize, waitin
     follow().map_err(|error| exception(py, &error))
 }
 
-/// Waits on the host until GPUs have completed all work on tensors of DLPack so far; `None` after the timeout.
-///
-/// # Errors
-/// The first failure of this work, also of other operations; [`Error::System`] after the deadline of the operations.
-pub(crate) fn finish(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Result<()>>> {
-    let queues: Vec<Queue> = {
-        let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = queues.iter().flatten();
-        all.filter(|((_, follows), _)| *follows == Follows::Producers)
-            .map(|(_, queue)| queue.clone())
-            .collect()
-    };
-    for queue in queues {
-        let Some(device) = queue.device() else { continue };
-        let event = device.record();
-        let limit = timeout.unwrap_or_else(|| device.limit().as_secs_f64());
-        if wait(py, Some(limit), |slice| event.wait(slice).then_some(()))?.is_none() {
-            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            let doing = format!("finish the work of {} within {limit} s", queue.name());
-            let late =
-                Error::system(doing, cause, "find the kernel that does not end, or raise the deadline");
-            return Ok(timeout.is_none().then_some(Err(late)));
-        }
-        if let Err(error) = py.detach(|| queue.check()) {
-            return Ok(Some(Err(error)));
-        }
-    }
-    Ok(Some(Ok(())))
+/// Returns the queues of all GPUs for tensors of DLPack.
+pub(crate) fn producers_queues() -> Vec<Queue> {
+    let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = queues.iter().flatten();
+    all.filter(|((_, follows), _)| *follows == Follows::Producers).map(|(_, queue)| queue.clone()).collect()
 }
