@@ -69,7 +69,7 @@ fn on_a_fast_link_nothing_pays_and_slower_ones_are_named() {
         verdict[0].starts_with("Compression does not pay here: the fastest with it, `bytegrad`"),
         "{verdict:?}"
     );
-    assert!(verdict[1].starts_with("Nothing in full precision pays"), "{verdict:?}");
+    assert!(verdict[1].starts_with("No other algorithm in full precision pays"), "{verdict:?}");
     assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|border| border.pays < 40e9)));
     assert!(advice.others.iter().all(|one| advice.standing(one) == Standing::SavesTooLittle));
 }
@@ -147,7 +147,7 @@ fn the_cluster_that_is_told_of_is_that_of_the_file() {
     candidates.extend(Candidate::all(&registry, "bytegrad", None).unwrap());
     let advice = options.advice(&options.job.job().unwrap(), candidates).unwrap();
     let table = report::table(&options, &advice);
-    assert!(table.contains("5 ranks of 3 hosts") && table.contains("--link is 1gbit,50us"), "{table}");
+    assert!(table.contains("5 ranks of 3 hosts") && table.contains("--link, which is 1gbit,50us"), "{table}");
     let object = report::object(&options, &advice);
     assert_eq!((&object["ranks"], &object["hosts"]), (&5.into(), &3.into()));
     assert_eq!((&object["arguments"]["ranks"], &object["arguments"]["shape"]), (&Value::Null, &Value::Null));
