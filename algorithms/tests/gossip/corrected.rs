@@ -86,7 +86,10 @@ fn graphs_that_change_or_have_one_direction_are_refused() {
     for made in [diffusion as fn(Topology) -> Algorithm, extra] {
         for graph in [Topology::OnePeerExponential, Topology::Exponential] {
             let error = refusal(5, &made(graph)).to_string();
-            assert!(error.contains("the same symmetric matrix") && error.contains("gradient-tracking"), "{error}");
+            assert!(
+                error.contains("the same symmetric matrix") && error.contains("gradient-tracking"),
+                "{error}"
+            );
         }
     }
 }
