@@ -10,7 +10,7 @@
 //! ```
 //!
 //! DDP recreates its buckets after its first pass. So the states created in that pass are created again in the second,
-//! and communication overlaps with the backward pass from the third on.
+//! and communication overlaps with the backward pass once two passes in a row had the same buckets.
 
 use super::EngineOptions;
 use super::runner::{BucketTransfer, HookStage, RunnerRequest, Scheduler};

@@ -26,7 +26,7 @@ from .tensors import readable, span
 class HookState:
     """State of a hook from bucket to bucket: the algorithm with its error feedback, by bucket index.
 
-    DDP recreates its buckets after the first iteration, so states begin with the second.
+    DDP recreates its buckets after the first iteration, so the states begin anew with the second.
     """
 
     def __init__(self, native: CommunicationHook, optimizer: torch.optim.Optimizer | None):

@@ -5,7 +5,7 @@
 //! pairs connect as in `tcp`.
 //!
 //! ```text
-//! announcement = length:u32 shm:blob tcp:blob     those of the two transports; as in `bootstrap::message`
+//! announcement = length:u32 shm:blob tcp:blob     those of the two transports; as in `bootstrap::handshake::message`
 //! ```
 
 use super::endpoint::{MixedEndpoint, MixedParking};

@@ -1,7 +1,7 @@
 //! Connects processes that MPI started: they learn their ranks and the rendezvous from MPI, and get communicators.
 //!
 //! ```text
-//! rank 0 → all   announcement                          as in `bootstrap::announcement`: where rank 0 listens
+//! rank 0 → all   announcement                          as in `bootstrap::meeting::announcement`: where rank 0 listens
 //! both     on the channel's tag: nothing               this rank is opening this channel
 //! ```
 

@@ -1,7 +1,7 @@
 //! Connects processes by TCP: the higher rank of each pair calls the lower.
 //!
 //! ```text
-//! announcement = length:u32 sockets:u32 addresses:text     with spaces between them; as in `bootstrap::message`
+//! announcement = length:u32 sockets:u32 addresses:text     with spaces between them; as in `bootstrap::handshake::message`
 //! ```
 
 use super::endpoint::{TcpEndpoint, TcpParking};

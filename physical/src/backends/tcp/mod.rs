@@ -3,6 +3,9 @@
 //!
 //! Each pair of ranks has one connection per channel, non-blocking, read and written by the thread that waits. Several
 //! can be requested ([`JoinOptions::sockets`](crate::JoinOptions::sockets)), for networks that limit the rate of each.
+//!
+//! Connections begin in `connect`; `bootstrap::sockets::dial` calls, `bootstrap::sockets::data_listener` answers, and
+//! `bootstrap::handshake` has the proofs, which docs/security.md explains to users.
 
 #![allow(clippy::disallowed_methods, reason = "a backend")]
 

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! These bytes are the same in every version of the protocol, so that ranks of different builds can report each
-//! other: each side compares the builds once the other has proved the key. At the rendezvous the key is the secret of
-//! the job. Data connections use a key that is derived from the secret anew for each job.
+//! other: the caller of a data connection, and both sides at the rendezvous, compare the builds once the other has proved
+//! the key. At the rendezvous the key is the secret of the job. Data connections use a key that is derived from the secret
+//! anew for each job.
 //!
 //! | file | content |
 //! |---|---|
