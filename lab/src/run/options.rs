@@ -75,8 +75,8 @@ pub struct RunOptions {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
     /// Continue despite a different number of ranks, or a different --lr, --schedule, --batch, --seed, --data or --sampler.
-    /// With a different number of ranks, the algorithm begins anew; after a restart by the launcher, this needs no option. If
-    /// the order of samples changes, the current epoch begins anew
+    /// A different number of ranks keeps the state of the algorithm that its theory permits; after a restart by the launcher, it
+    /// needs no option. If the order of samples changes, the current epoch begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
     /// True if the launcher has restarted the job.
