@@ -45,7 +45,6 @@ use crate::elementwise::{self, Elementwise};
 use crate::float_ext::FloatExt;
 use crate::plugin::{StepForm, Tensor};
 use hexagram_logical::device::Kernel;
-use hexagram_logical::options_text::{NamedOptions, Options};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -195,12 +194,6 @@ impl Update<'_> {
         let written: Vec<&Buffer> = std::iter::once(&*self.parameters).chain(&*self.slots).collect();
         written.try_into().map_err(|_| strange_slots(W - 1, self.slots.len()))
     }
-}
-
-/// Fails if an option of an optimizer is out of range.
-fn checked(optimizer: &impl NamedOptions) -> Result<()> {
-    let mut own = optimizer.clone();
-    Options::check(optimizer.keyword(), |options| own.options(options))
 }
 
 fn strange_slots(named: usize, given: usize) -> Error {

@@ -10,7 +10,7 @@
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR
 //! 2019; both in the form of PyTorch. State: m and v, two elements per parameter.
 
-use super::{Optimizer, Update, checked, with_float};
+use super::{Optimizer, Update, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
@@ -80,7 +80,7 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {

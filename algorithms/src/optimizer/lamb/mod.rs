@@ -12,7 +12,7 @@
 //! elements per parameter.
 
 use super::adam::{AdamDirection, SLOTS, moment_fields};
-use super::{Optimizer, Update, checked, with_float};
+use super::{Optimizer, Update, with_float};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{name_for, runs};
 use crate::float_ext::{FloatExt, norm};
@@ -78,7 +78,7 @@ impl Optimizer for Lamb {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {

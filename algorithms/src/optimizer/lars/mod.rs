@@ -11,7 +11,7 @@
 //! part of u, so a change of γ affects only later additions to u. Common implementations do not scale vectors (biases
 //! and norms). State: u, one element per parameter.
 
-use super::{Optimizer, Update, checked, with_float};
+use super::{Optimizer, Update, with_float};
 #[cfg(feature = "cuda")]
 use crate::elementwise::{name_for, runs};
 use crate::float_ext::{FloatExt, norm};
@@ -96,7 +96,7 @@ impl Optimizer for Lars {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {

@@ -11,7 +11,7 @@
 //! recommends a learning rate 3 to 10 times lower than that of AdamW, and a weight decay higher by the same factor.
 //! State: m, one element per parameter.
 
-use super::{Optimizer, Update, checked, with_float};
+use super::{Optimizer, Update, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
@@ -68,7 +68,7 @@ impl Optimizer for Lion {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {

@@ -25,7 +25,7 @@ mod newton_schulz;
 
 use super::adam::{AdamDirection, AdamStep, SLOTS};
 use super::group::matches;
-use super::{AdamW, Optimizer, Update, checked, with_float};
+use super::{AdamW, Optimizer, Update, with_float};
 use crate::elementwise::{self, Elementwise};
 use crate::float_ext::FloatExt;
 use crate::plugin::Tensor;
@@ -118,7 +118,7 @@ impl Optimizer for Muon {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {

@@ -9,7 +9,7 @@
 //! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the
 //! form of SGD in PyTorch, where γ multiplies all of u. State: u, one element per parameter, if μ ≠ 0.
 
-use super::{Optimizer, Section, Update, checked, with_float};
+use super::{Optimizer, Section, Update, with_float};
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
 use crate::elementwise::{KernelEntry, name_for};
@@ -71,7 +71,7 @@ impl Optimizer for Sgd {
     }
 
     fn check(&self) -> Result<()> {
-        checked(self)
+        NamedOptions::check(self)
     }
 
     fn spelled(&self) -> String {
