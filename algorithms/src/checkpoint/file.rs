@@ -1,7 +1,6 @@
 //! The checkpoint file of one rank: a record in the safetensors format, which other tools read, with a checksum of the
 //! whole content.
 
-use super::SAVED_AS;
 use super::safetensors::{LONGEST_HEADER, TensorEntry, decode, encode};
 use crate::host_copy::from_bytes;
 use crate::record::Record;
@@ -10,13 +9,18 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+/// Name of the fact that all files of one checkpoint share, and no others: its name, and a random number.
+pub(super) const SAVED_AS: &str = "saved-as";
+
 /// Names of the facts that belong to the format itself, and are hidden from records.
 const FORMAT: &str = "format";
 const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
 
-/// Writes a record, and returns when it is on disk.
-pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
+const REMEDY: &str = "free space there or use a different directory; the previous checkpoint is intact";
+
+/// Writes a record, and returns its bytes when they are on disk.
+pub(super) fn write(path: &Path, record: &Record) -> Result<Vec<u8>> {
     let mut facts = record.facts.clone();
     facts.insert(FORMAT.to_owned(), VERSION.to_owned());
     facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
@@ -30,9 +34,14 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
         bytes,
     });
     let bytes = encode(&facts, tensors.collect()).map_err(|cause| unwritable(path, cause))?;
-    let written = create(path).and_then(|file| store(file, &bytes));
-    let remedy = "free space there or use a different directory; the previous checkpoint is intact";
-    written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
+    put(path, &bytes)?;
+    Ok(bytes)
+}
+
+/// Writes the bytes of a file, and returns when they are on disk.
+pub(super) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = create(path).and_then(|file| store(file, bytes));
+    written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, REMEDY))
 }
 
 /// Creates a file. A file or link of that name, left by a killed run or another user, is removed and never written
@@ -66,9 +75,8 @@ pub(super) fn saved_as(path: &Path) -> Option<String> {
 
 /// Reads a file written by [`write`].
 pub(super) fn read(path: &Path) -> Result<Record> {
-    let bytes = std::fs::read(path).map_err(|cause| {
-        Error::system(format!("read {}", path.display()), cause, "see whether it may be read")
-    })?;
+    let bytes = bytes(path)?;
+
     let (facts, tensors) =
         decode(&bytes).ok_or_else(|| damaged(path, "it is not a complete safetensors file"))?;
     let mut record = Record { facts, ..Record::default() };
@@ -85,6 +93,13 @@ pub(super) fn read(path: &Path) -> Result<Record> {
         return Err(damaged(path, "its checksum is wrong"));
     }
     Ok(record)
+}
+
+/// Returns the bytes of a file.
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|cause| {
+        Error::system(format!("read {}", path.display()), cause, "see whether it may be read")
+    })
 }
 
 fn unwritable(path: &Path, cause: impl std::fmt::Display) -> Error {

@@ -6,13 +6,14 @@
 //! step-000120.1/…                                   saved again at the same step
 //! .step-000130.partial/rank-00000-of-00002…         being written, or left by a killed run
 //! .step-000110.gone/…                               being deleted, or the same
+//! .step-000120.copied-3/…                           files that rank 3 receives from other hosts
 //! ```
 //!
 //! The files state which checkpoint a directory holds. A different directory name was given by a user, and must not
 //! make an older checkpoint look newer: such a directory counts as the checkpoint in its files, and is never deleted.
 
 use super::file;
-use crate::record::does_not_fit;
+use super::held::HeldFiles;
 use hexagram_logical::{Error, Result};
 use std::fmt;
 use std::fs::{self, File};
@@ -53,6 +54,8 @@ pub(super) struct CheckpointDirectory {
     pub(super) path: PathBuf,
     /// Name under which the files were saved, or the directory name if the files have none.
     pub(super) name: Name,
+    /// Name and number of the save, as the files state it; `None` if they are unreadable or disagree.
+    save: Option<String>,
 }
 
 impl CheckpointDirectory {
@@ -78,12 +81,17 @@ impl<'a> Folder<'a> {
         self.root.join(name.to_string())
     }
 
-    fn partial(&self, name: Name) -> PathBuf {
+    pub(super) fn partial(&self, name: Name) -> PathBuf {
         self.root.join(format!(".{name}.partial"))
     }
 
     fn file(&self) -> String {
-        format!("rank-{:05}-of-{:05}.safetensors", self.rank, self.ranks)
+        Self::file_of(self.rank, self.ranks)
+    }
+
+    /// Returns the name of the file of `rank` in a checkpoint of `ranks`.
+    pub(super) fn file_of(rank: usize, ranks: usize) -> String {
+        format!("rank-{rank:05}-of-{ranks:05}.safetensors")
     }
 
     /// Creates the directory if it does not exist. Fails if this rank cannot write to it.
@@ -118,7 +126,10 @@ impl<'a> Folder<'a> {
     pub(super) fn kept(&self) -> Result<Vec<CheckpointDirectory>> {
         let kept = |(entry, called): (String, Name)| {
             let path = self.root.join(entry);
-            path.is_dir().then(|| CheckpointDirectory { name: inside(&path, called).unwrap_or(called), path })
+            path.is_dir().then(|| {
+                let (name, save) = inside(&path, called).unzip();
+                CheckpointDirectory { name: name.unwrap_or(called), save, path }
+            })
         };
         Ok(self.named()?.into_iter().filter_map(kept).collect())
     }
@@ -143,11 +154,59 @@ impl<'a> Folder<'a> {
         Ok(self.entries()?.into_iter().filter_map(named).collect())
     }
 
+    /// Returns the files of each complete checkpoint: those of this number of ranks, or else of one other number.
+    pub(super) fn held(&self) -> Result<Vec<HeldFiles>> {
+        let mut directories = self.kept()?;
+        directories.sort_by_key(|kept| (kept.name, kept.is_renamed()));
+        directories.dedup_by_key(|kept| kept.name);
+        let held = |CheckpointDirectory { path, name, save }| {
+            let mut files = files(&path)?;
+            let ranks = match files.iter().find(|(_, ranks)| *ranks == self.ranks).or(files.first()) {
+                Some((_, ranks)) => *ranks,
+                None => self.ranks,
+            };
+            files.retain(|file| file.1 == ranks);
+            let saved = files.into_iter().map(|(rank, _)| rank).collect();
+            Ok(HeldFiles { name, save: save.unwrap_or_default(), ranks, saved })
+        };
+        directories.into_iter().map(held).collect()
+    }
+
     /// Returns the directory that holds a checkpoint: the one with its name, if it exists.
-    fn holding(&self, name: Name) -> PathBuf {
+    pub(super) fn holding(&self, name: Name) -> PathBuf {
         let mut kept = self.kept().unwrap_or_default();
         kept.retain(|kept| kept.name == name);
         kept.into_iter().min_by_key(CheckpointDirectory::is_renamed).map_or(self.path(name), |kept| kept.path)
+    }
+
+    /// Returns the directory for files of a complete checkpoint that this rank receives, and creates it.
+    pub(super) fn copied(&self, name: Name) -> Result<PathBuf> {
+        let path = self.root.join(format!(".{name}.copied-{}", self.rank));
+        fs::create_dir_all(&path).map_err(|cause| refused("make", &path, cause))?;
+        Ok(path)
+    }
+
+    /// Moves the files that this rank has received to the directory of their checkpoint. A directory with a different `save` of the
+    /// same name, from before this host left the job, gives up its name.
+    pub(super) fn take_copied(&self, name: Name, save: &str) -> Result<()> {
+        let path = self.holding(name);
+        if path.is_dir() && inside(&path, name).is_none_or(|(_, inside)| inside != save) {
+            let aside = self.root.join(format!("{name}-of-another-save"));
+            delete(&aside);
+            fs::rename(&path, &aside).map_err(|cause| refused("rename", &path, cause))?;
+            let (path, aside) = (path.display(), aside.display());
+            tracing::warn!("{path} was not of the same save as on other hosts, and is now {aside}");
+        }
+        fs::create_dir_all(&path).map_err(|cause| refused("make", &path, cause))?;
+        let copied = self.copied(name)?;
+        for (rank, ranks) in files(&copied)? {
+            let file = Self::file_of(rank, ranks);
+            fs::rename(copied.join(&file), path.join(&file))
+                .map_err(|cause| refused("rename", &copied, cause))?;
+        }
+        delete(&copied);
+        sync(&path)?;
+        sync(self.root)
     }
 
     /// Removes the leftovers of a killed run, if permitted. Must not be called while a rank writes.
@@ -193,7 +252,7 @@ impl<'a> Folder<'a> {
 
     /// Removes a checkpoint, in one step: it is complete or gone. Does not remove a renamed directory.
     pub(super) fn remove(&self, name: Name) {
-        if inside(&self.path(name), name).is_some_and(|inside| inside != name) {
+        if inside(&self.path(name), name).is_some_and(|(inside, _)| inside != name) {
             return;
         }
         let gone = self.root.join(format!(".{name}.gone"));
@@ -202,50 +261,26 @@ impl<'a> Folder<'a> {
             delete(&gone);
         }
     }
-
-    /// Returns the number of ranks that have saved a checkpoint, if it contains only files of a different number of ranks.
-    pub(super) fn saved_by(&self, name: Name) -> Result<Option<usize>> {
-        let path = self.holding(name);
-        let files = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;
-        let ranks = files.flatten().filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let numbers = name.strip_prefix("rank-")?.strip_suffix(".safetensors")?;
-            let (rank, ranks) = numbers.split_once("-of-")?;
-            let [rank, ranks]: [usize; 2] = [rank.parse().ok()?, ranks.parse().ok()?];
-            (rank < ranks && ranks <= MOST_RANKS).then_some(ranks)
-        });
-        let ranks: Vec<usize> = ranks.collect();
-        Ok(ranks.first().copied().filter(|_| !ranks.contains(&self.ranks)))
-    }
-
-    /// Returns the path of the file of `rank` in a checkpoint of `ranks`.
-    pub(super) fn file_of(&self, name: Name, rank: usize, ranks: usize) -> PathBuf {
-        let file = Folder { root: self.root, rank, ranks }.file();
-        self.holding(name).join(file)
-    }
-
-    /// Returns the path of the file of this rank in a complete checkpoint.
-    pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
-        let path = self.holding(name);
-        let file = path.join(self.file());
-        if file.is_file() {
-            return Ok(file);
-        }
-        Err(match self.saved_by(name)? {
-            Some(ranks) => {
-                does_not_fit(format!("{} is of {ranks} ranks, not {}", path.display(), self.ranks))
-            }
-            _ => Error::usage(
-                format!("the checkpoint {} lacks {}", path.display(), self.file()),
-                "restore the file, or remove the directory on all hosts to continue from the previous checkpoint",
-            ),
-        })
-    }
 }
 
-/// Returns the name under which the files of the directory `called` were saved, if one can be read and the others
-/// agree. Reads all files only if the directory name differs.
-fn inside(directory: &Path, called: Name) -> Option<Name> {
+/// Returns rank and number of ranks of each file in a directory, in ascending order.
+fn files(directory: &Path) -> Result<Vec<(usize, usize)>> {
+    let entries = fs::read_dir(directory).map_err(|cause| refused("read", directory, cause))?;
+    let files = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let numbers = name.strip_prefix("rank-")?.strip_suffix(".safetensors")?;
+        let (rank, ranks) = numbers.split_once("-of-")?;
+        let [rank, ranks]: [usize; 2] = [rank.parse().ok()?, ranks.parse().ok()?];
+        (rank < ranks && ranks <= MOST_RANKS).then_some((rank, ranks))
+    });
+    let mut files: Vec<(usize, usize)> = files.collect();
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Returns name and save that the files of the directory `called` state, if one can be read and the others agree. Reads all
+/// files only if the directory name differs.
+fn inside(directory: &Path, called: Name) -> Option<(Name, String)> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).collect();
@@ -253,7 +288,7 @@ fn inside(directory: &Path, called: Name) -> Option<Name> {
     let mut saved = files.iter().filter_map(|path| file::saved_as(path));
     let first = saved.next()?;
     let name = first.split(' ').next()?.parse().ok()?;
-    (name == called || saved.all(|other| other == first)).then_some(name)
+    (name == called || saved.all(|other| other == first)).then_some((name, first))
 }
 
 /// Deletes a directory; on failure it only takes space.

@@ -21,9 +21,11 @@
 //!
 //! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below `own/`, the
 //! records that the program adds. A checkpoint is a directory `step-000123`, which is given that name only when every
-//! rank of the job has written its file to disk. So the newest directory is complete, whenever a job is killed. Hosts
-//! need not share a file system: each holds the files of its ranks, and ranks agree on the newest checkpoint that all
-//! of them have.
+//! rank of the job has written its file to disk. So the newest directory is complete, whenever a job is killed.
+//!
+//! Hosts need not share a file system: each holds the files of its ranks, and with [`Checkpoints::peers`] copies of those of
+//! other hosts. Ranks load the newest checkpoint of which each file is on some host. A file that is lacking or damaged on a
+//! host is copied from another one that has it.
 //!
 //! Before a directory is given its name, ranks agree that all files are written. Then each host renames its directory.
 //! If a job is killed between two such renames, the files of the other hosts remain in `.step-000123.partial`, and
@@ -34,10 +36,15 @@
 //! there.
 
 mod background;
+mod choice;
 mod file;
+mod files;
 mod folder;
+mod held;
+mod peers;
 mod resize;
 mod safetensors;
+mod transfer;
 
 pub use crate::record::{Record, Saved};
 pub use background::BackgroundSaves;
@@ -46,7 +53,10 @@ pub use background::BackgroundSaves;
 use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
 use crate::record::{all_or_none, gather_texts};
-use folder::{CheckpointDirectory, Folder, Name};
+use choice::{choose, gather_names};
+use file::SAVED_AS;
+use files::Files;
+use folder::{Folder, Name};
 use hexagram_logical::{Communicator, Error, Result, note_checkpoint};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -84,23 +94,23 @@ pub struct Checkpoints {
     /// Number of checkpoints to keep, at least 1; older ones are deleted when a newer one is complete. Default: 2.
     pub keep: usize,
     /// True to load a checkpoint of a different number of ranks: replicas that are not identical begin with the mean of all,
-    /// and the state of the algorithm becomes what [`Algorithm::checkpoint`](crate::Algorithm::checkpoint) declares. All
-    /// ranks need a directory with all files, as on a shared file system; without them, identical replicas continue, and
-    /// the state of single ranks begins anew. The records of the program are those of one file. Default: false, that is
-    /// an error.
+    /// and the state of the algorithm becomes what [`Algorithm::checkpoint`](crate::Algorithm::checkpoint) declares. If no
+    /// checkpoint is complete on all hosts together, the newest is loaded without the files that are lost: means are then
+    /// those of the files that are left. The records of the program are those of one file. Default: false, these are errors.
     pub any_ranks: bool,
+    /// Number of other hosts that keep a copy of the file of each rank, in the directory of that name there: that many hosts
+    /// can be lost with their disks. Each save sends the file that many times. Default: 0. Hosts that share the directory
+    /// need none.
+    pub peers: usize,
 }
 
 /// Prefix of the records that the program adds to a file.
 const OWN: &str = "own";
 
-/// Name of the fact that all files of one checkpoint share, and no others: its name, and a random number.
-const SAVED_AS: &str = "saved-as";
-
 impl Checkpoints {
     /// Creates checkpoints in this directory, and keeps two.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Checkpoints { root: root.into(), keep: 2, any_ranks: false }
+        Checkpoints { root: root.into(), keep: 2, any_ranks: false, peers: 0 }
     }
 
     fn folder(&self, comm: &Communicator) -> Folder<'_> {
@@ -145,8 +155,10 @@ impl Checkpoints {
         let common = in_all(&gather_names(comm, &names)?);
         record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
         let written = folder.begin(name).and_then(|path| file::write(&path, &record));
-        let written = written.and_then(|()| folder.written(name));
-        if let Err(error) = all_or_none(comm, written) {
+        let written = written.and_then(|bytes| folder.written(name).map(|()| bytes));
+        let copied = all_or_none(comm, written)
+            .and_then(|bytes| peers::copy(comm, (&folder, name), &bytes, self.peers));
+        if let Err(error) = copied {
             folder.abandon(name);
             return Err(error);
         }
@@ -214,15 +226,15 @@ impl Checkpoints {
         folder.names().unwrap_or_default().into_iter().filter(outdated).for_each(|name| folder.remove(name));
     }
 
-    /// Loads the newest checkpoint that all ranks have into an engine, like [`Checkpoint::load`], before the first step
-    /// or between steps. Returns the records that the program added; `None`, without any effect, if no rank has a
-    /// checkpoint. A collective call.
+    /// Loads the newest complete checkpoint into an engine, like [`Checkpoint::load`], before the first step or between
+    /// steps. Returns the records that the program added; `None`, without any effect, if no rank has a checkpoint. A
+    /// collective call. Logs a warning if a newer checkpoint lacks files.
     ///
     /// # Errors
     /// On every rank, if a file of any rank cannot be read, is damaged, belongs to another training, or is from a
-    /// different save than the files of the other ranks: the message states the remedy. An older checkpoint is never
-    /// loaded silently. [`Error::Usage`] if there are checkpoints, but none that all ranks have, or of a different number of
-    /// ranks, unless [`any_ranks`](Self::any_ranks) permits that.
+    /// different save than the files of the other ranks, and no other host has a copy: the message states the remedy.
+    /// [`Error::Usage`] if there are checkpoints, but none is complete, or of a different number of ranks, unless
+    /// [`any_ranks`](Self::any_ranks) permits that.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         self.load_if(engine, |_| Ok(()))
     }
@@ -240,20 +252,18 @@ impl Checkpoints {
         note_checkpoint(false);
         let comm = engine.communicator();
         let folder = self.folder(comm);
-        let Some(name) = newest(comm, &folder)? else { return Ok(None) };
-        if self.any_ranks
-            && let Some(saved) = all_or_none(comm, folder.saved_by(name))?
-        {
-            let own = resize::load(engine, &folder, (name, saved), fits)?;
-            self.adopt(engine);
-            return Ok(Some(own));
+        let Some(choice) = choose(comm, &folder, self.any_ranks)? else { return Ok(None) };
+        if choice.is_resized && !self.any_ranks {
+            return Err(of_other_ranks(&folder.path(choice.name), choice.ranks, comm.size()));
         }
-        let found = folder.find(name).and_then(|path| Ok((file::read(&path)?, path)));
-        let (mut record, path) = all_or_none(comm, found)?;
-        of_one_save(comm, &path, &record)?;
+        let (files, mut record) = Files::gather(comm, &folder, &choice)?;
         let own = record.detach(OWN);
         all_or_none(comm, fits(&own))?;
-        engine.checkpoint().load(record)?;
+        if choice.is_resized {
+            resize::load(engine, &choice, &files, record)?;
+        } else {
+            engine.checkpoint().load(record)?;
+        }
         self.adopt(engine);
         Ok(Some(own))
     }
@@ -274,18 +284,11 @@ fn draw_id(comm: &Communicator) -> Result<String> {
     Ok(gather_texts(comm, &drawn)?.swap_remove(0))
 }
 
-/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. With files of
-/// different saves, ranks would hang, or train with replicas that differ.
-fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> {
-    let mine = all_or_none(comm, record.noted::<String>(SAVED_AS))?;
-    let saves = gather_texts(comm, &mine)?;
-    let Some(other) = saves.iter().position(|save| *save != saves[0]) else { return Ok(()) };
-    let paths = gather_texts(comm, &path.to_string_lossy())?;
-    let file = |rank: usize| format!("rank {rank}'s {} of {}", paths[rank], saves[rank]);
-    let what = format!("the files of this checkpoint are not of one save: {} and {}", file(0), file(other));
-    let remedy = "restore the file that is out of place, or remove the directory on all hosts to continue from the \
-                  previous checkpoint";
-    Err(Error::usage(what, remedy))
+/// Creates the error for a checkpoint of a different number of ranks.
+fn of_other_ranks(path: &Path, saved: usize, size: usize) -> Error {
+    let what = format!("the checkpoint {} is of {saved} ranks, not {size}", path.display());
+    let remedy = format!("start {saved} ranks, or permit any number (Checkpoints::any_ranks, --change)");
+    Error::usage(what, remedy)
 }
 
 /// Returns the name of the next checkpoint, the same on every rank.
@@ -297,42 +300,7 @@ fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result
     Ok(Name { step, before: taken.max().unwrap_or(0) })
 }
 
-/// Returns the names of the checkpoints of each rank.
-fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Vec<Name>>> {
-    let mine: Vec<String> = names.iter().map(Name::to_string).collect();
-    let texts = gather_texts(comm, &mine.join(" "))?;
-    Ok(texts.iter().map(|text| text.split(' ').filter_map(|name| name.parse().ok()).collect()).collect())
-}
-
 fn in_all(lists: &[Vec<Name>]) -> Vec<Name> {
     let Some((first, others)) = lists.split_first() else { return Vec::new() };
     first.iter().copied().filter(|name| others.iter().all(|list| list.contains(name))).collect()
-}
-
-/// Renames the checkpoints that lack only their name, and returns the newest one that all ranks have.
-fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
-    let names = all_or_none(comm, folder.names())?;
-    for name in gather_names(comm, &names)?.into_iter().flatten() {
-        if !names.contains(&name) && folder.is_partial(name) {
-            // On failure, the checkpoint does not count.
-            let _ = folder.complete(name);
-        }
-    }
-    let kept = all_or_none(comm, folder.kept())?;
-    for CheckpointDirectory { path, name } in kept.iter().filter(|kept| kept.is_renamed()) {
-        tracing::warn!("{} contains {name}, and counts as that checkpoint", path.display());
-    }
-    let names: Vec<Name> = kept.iter().map(|kept| kept.name).collect();
-    let lists = gather_names(comm, &names)?;
-    let newest = in_all(&lists).into_iter().max();
-    match (newest, lists.iter().position(Vec::is_empty), lists.iter().flatten().max()) {
-        (Some(name), ..) => Ok(Some(name)),
-        (None, _, None) => Ok(None),
-        (None, lacking, Some(name)) => {
-            let who = lacking
-                .map_or("no two ranks have the same".to_owned(), |rank| format!("rank {rank} has none"));
-            let what = format!("no checkpoint is complete on all ranks: {name} exists, but {who}");
-            Err(Error::usage(what, "start ranks on the hosts they were on, or use an empty directory"))
-        }
-    }
 }

@@ -70,6 +70,10 @@ pub struct RunOptions {
     /// Steps from one checkpoint to the next
     #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "checkpoint")]
     pub every: u64,
+    /// Copies of each checkpoint file on other hosts, if the hosts do not share the folder: that many hosts can be lost
+    /// with their disks
+    #[arg(long, value_name = "HOSTS", default_value_t = 0, requires = "checkpoint")]
+    pub checkpoint_peers: usize,
     /// Continue from the newest checkpoint, if any. If its options or data differ from the current ones, each
     /// difference is reported, and the run is refused
     #[arg(long, requires = "checkpoint")]
@@ -246,7 +250,10 @@ impl CheckedRun {
         let CheckedRun { options, stepper, subject, .. } = self;
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
         let checkpoint = match options.checkpoint {
-            Some(_) => format!(" --checkpoint --every {}", options.every),
+            Some(_) => {
+                let RunOptions { every, checkpoint_peers: peers, .. } = options;
+                format!(" --checkpoint --every {every} --checkpoint-peers {peers}")
+            }
             None => String::new(),
         };
         let sampler = subject.costs.as_ref().map(|costs| format!(" --sampler {}", costs.sampler));

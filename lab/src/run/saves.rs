@@ -35,9 +35,10 @@ impl Saves {
     /// Creates the saves that the options ask for, of a training that is made with these options and data.
     pub(super) fn new(options: &RunOptions, made_with: MadeWith) -> Self {
         let any_ranks = options.change || options.is_restarted;
+        let peers = options.checkpoint_peers;
         let checkpoints = options.checkpoint.as_ref();
-        let saves =
-            checkpoints.map(|root| BackgroundSaves::new(Checkpoints { any_ranks, ..Checkpoints::new(root) }));
+        let saves = checkpoints
+            .map(|root| BackgroundSaves::new(Checkpoints { any_ranks, peers, ..Checkpoints::new(root) }));
         Saves { saves, every: options.every, made_with, step: 0, tried: 0, failed: 0, lacks_the_last: false }
     }
 

@@ -1,7 +1,7 @@
 //! Loading a checkpoint that a different number of ranks has saved.
 //!
 //! ```text
-//! n ranks have saved, m load:  rank i reads the files of the ranks i, i + m, i + 2m, …; rank i ≥ n that of rank i mod n
+//! n files are left, m ranks:   rank i reads the files i, i + m, i + 2m, …; rank i ≥ n the file i mod n
 //! identical replicas           any file has the parameters and the optimizer state
 //! other replicas               every rank begins with the mean of all n, weighted as the algorithm does
 //! fields of the algorithm      as it declares them: equal on all ranks, averaged, or begun anew
@@ -10,27 +10,28 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | the procedure |
-//! | `files.rs` | the files that a rank reads, and their sums |
+//! | `sums.rs` | sums over the files that a rank reads |
 //! | `regroup.rs` | the fields of the algorithm |
 
-mod files;
 mod regroup;
+mod sums;
 
-use super::folder::{Folder, Name};
-use super::{OWN, file, of_one_save};
+use super::choice::Choice;
+use super::files::Files;
 use crate::engine::DataParallel;
 use crate::record::{Record, all_or_none};
-use files::{Shares, Sum, mean};
-use hexagram_logical::{Error, ReduceOp, Result};
+use hexagram_logical::{Communicator, Error, Result};
 use regroup::Survivors;
+use sums::{Sum, mean};
 
-/// Loads the checkpoint `name`, which `saved` ranks have saved. Returns the records that the program added.
+/// Loads the files of a checkpoint that a different number of ranks has saved, or of which some are lost; `record` is the
+/// content of the first. A collective call.
 pub(super) fn load(
     engine: &mut DataParallel,
-    folder: &Folder<'_>,
-    (name, saved): (Name, usize),
-    fits: impl FnOnce(&Record) -> Result<()>,
-) -> Result<Record> {
+    choice: &Choice,
+    files: &Files<'_>,
+    mut record: Record,
+) -> Result<()> {
     let comm = engine.communicator().clone();
     let is_mean = !engine.algorithm().keeps_replicas_identical();
     if is_mean && !engine.works_on_parameters() {
@@ -38,34 +39,31 @@ pub(super) fn load(
         let what = format!("{name} keeps a replica for each rank, and the framework has the parameters");
         return Err(Error::usage(what, "start as many ranks as have saved the checkpoint"));
     }
-    let shares = Shares::new(folder, name, saved, &comm);
-    let mut has_all = [i32::from(shares.are_here())];
-    comm.blocking().all_reduce(&mut has_all, ReduceOp::Min)?;
-    let has_all = has_all == [1];
-    let path = if is_mean || has_all { shares.own() } else { shares.any() };
-    let mut record = all_or_none(&comm, file::read(&path))?;
-    of_one_save(&comm, &path, &record)?;
-    let own = record.detach(OWN);
-    all_or_none(&comm, fits(&own))?;
     let mut survivors = Survivors::of(&comm, &record)?;
-    if engine.is_hierarchical() {
-        survivors.give_up_chunks();
+    if !choice.is_complete() {
+        warn_of_lost(&comm, choice);
     }
-    if !has_all && !is_mean && survivors.are_of_each_rank() {
-        tracing::warn!(
-            "the files of some ranks are missing in {}: what the algorithm has kept for each rank begins anew",
-            path.display()
-        );
-        survivors.give_up_own();
+    if engine.is_hierarchical() || !choice.is_complete() {
+        survivors.give_up_chunks();
     }
     let mut sums = Sum::of_replicas(&record, is_mean)?;
     if is_mean || survivors.are_of_each_rank() {
-        all_or_none(&comm, shares.read(&record, &mut sums, &mut survivors))?;
+        all_or_none(&comm, sums::add(files, &record, &mut sums, &mut survivors))?;
     }
     for (name, sum) in sums {
         mean(&comm, &mut record, &name, sum)?;
     }
     survivors.replace(&comm, &mut record)?;
-    engine.checkpoint().load_resized(record)?;
-    Ok(own)
+    engine.checkpoint().load_resized(record)
+}
+
+/// Warns, on rank 0, of the ranks whose files are lost.
+fn warn_of_lost(comm: &Communicator, choice: &Choice) {
+    if comm.rank() == 0 {
+        let Choice { name, .. } = choice;
+        let lost = choice.lost();
+        tracing::warn!(
+            "the files of the ranks {lost:?} of {name} are lost, and their part of the state with them"
+        );
+    }
 }

@@ -9,7 +9,7 @@
 //!
 //! The entries of one encoding depend on each other: if one cannot survive, all of them begin anew.
 
-use super::files::{Sum, mean, numbers, put};
+use super::sums::{Sum, mean, numbers, put};
 use crate::engine::BEGINS_ANEW;
 use crate::plugin::Regroup;
 use crate::record::{Record, gather_texts};
@@ -63,15 +63,9 @@ impl Survivors {
         !self.averaged.is_empty() || !self.chunked.is_empty()
     }
 
-    /// Gives up chunks: among hosts, it is unknown here which ranks are owners.
+    /// Gives up chunks: among hosts, it is unknown here which ranks are owners; without some files, chunks are lost.
     pub(super) fn give_up_chunks(&mut self) {
         self.lost.extend(std::mem::take(&mut self.chunked).into_keys());
-    }
-
-    /// Gives up the state that can be loaded only from the files of all ranks: chunks and averages.
-    pub(super) fn give_up_own(&mut self) {
-        self.give_up_chunks();
-        self.lost.extend(std::mem::take(&mut self.averaged).into_keys());
     }
 
     /// Adds the file of a saved rank.

@@ -1,0 +1,152 @@
+//! The files of a checkpoint that one rank reads: its own, or its share if the number of ranks has changed. Files that are
+//! lacking or damaged here are copied from a rank that has them.
+
+use super::choice::Choice;
+use super::file::{self, SAVED_AS};
+use super::folder::Folder;
+use super::transfer::{self, Transfer};
+use crate::record::{Record, all_or_none};
+use hexagram_logical::{Communicator, Error, Result};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Files of one checkpoint.
+pub(super) struct Files<'a> {
+    folder: &'a Folder<'a>,
+    choice: &'a Choice,
+    /// Directory of the files on this host.
+    directory: PathBuf,
+    /// Saved ranks whose files this rank reads; the first one is its own.
+    share: Vec<usize>,
+    /// True if another rank has the same share.
+    is_copy: bool,
+}
+
+impl<'a> Files<'a> {
+    /// Gathers the share of this rank in the files, and returns the content of its first file. A collective call.
+    ///
+    /// # Errors
+    /// On every rank, if a file is lacking or damaged on one, and no other rank has it.
+    pub(super) fn gather(
+        comm: &Communicator,
+        folder: &'a Folder<'a>,
+        choice: &'a Choice,
+    ) -> Result<(Self, Record)> {
+        let (share, is_copy) = if choice.is_resized {
+            let present = choice.present();
+            let share = shares(comm.rank(), comm.size(), present.len());
+            (share.map(|at| present[at]).collect(), comm.rank() >= present.len())
+        } else {
+            (vec![comm.rank()], false)
+        };
+        let directory = folder.holding(choice.name);
+        let mut files = Files { folder, choice, directory, share, is_copy };
+        let first = files.complete(comm)?;
+        Ok((files, first))
+    }
+
+    /// Copies the files that are lacking here. Returns the content of the first file.
+    fn complete(&mut self, comm: &Communicator) -> Result<Record> {
+        let mut first = None;
+        let mut lacking = Vec::new();
+        for (at, saved) in self.share.iter().enumerate() {
+            match self.read(*saved) {
+                Ok(record) if at == 0 => first = Some(record),
+                Ok(_) => {}
+                Err(error) => lacking.push((*saved, error)),
+            }
+        }
+        let names: Vec<usize> = lacking.iter().map(|(saved, _)| *saved).collect();
+        let transfers = transfer::plan(&transfer::gather_lists(comm, &names)?, &self.choice.held);
+        let comes = |saved: usize| transfers.iter().any(|copy| copy.to == comm.rank() && copy.file == saved);
+        let lost = lacking.into_iter().find(|(saved, _)| !comes(*saved));
+        all_or_none(comm, lost.map_or(Ok(()), |(_, error)| Err(error)))?;
+        self.copy(comm, transfers)?;
+        all_or_none(comm, first.map_or_else(|| self.read(self.share[0]), Ok))
+    }
+
+    /// Makes copies of files, which are the same list on all ranks. A collective call.
+    fn copy(&mut self, comm: &Communicator, transfers: Vec<Transfer>) -> Result<()> {
+        if transfers.is_empty() {
+            return Ok(());
+        }
+        let Choice { name, save, .. } = self.choice;
+        let place =
+            |saved, bytes: &[u8]| file::put(&self.folder.copied(*name)?.join(self.name(saved)), bytes);
+        let whole = |saved| self.read(saved).and_then(|_| file::bytes(&self.path(saved))).map(Cow::Owned);
+        transfer::make(comm, &transfers, whole, place)?;
+        // One rank after another, since those of a host may share the directory.
+        let receivers: BTreeSet<usize> = transfers.iter().map(|copy| copy.to).collect();
+        for receiver in receivers {
+            let is_mine = receiver == comm.rank();
+            all_or_none(comm, if is_mine { self.folder.take_copied(*name, save) } else { Ok(()) })?;
+        }
+        self.directory = self.folder.holding(*name);
+        Ok(())
+    }
+
+    /// Returns the saved ranks whose files this rank reads and no other.
+    pub(super) fn own(&self) -> &[usize] {
+        if self.is_copy { &[] } else { &self.share }
+    }
+
+    fn name(&self, saved: usize) -> String {
+        Folder::file_of(saved, self.choice.ranks)
+    }
+
+    fn path(&self, saved: usize) -> PathBuf {
+        self.directory.join(self.name(saved))
+    }
+
+    /// Returns the content of the file of a saved rank.
+    ///
+    /// # Errors
+    /// If it is lacking, damaged, or of a different save.
+    pub(super) fn read(&self, saved: usize) -> Result<Record> {
+        let path = self.path(saved);
+        if !path.is_file() {
+            let what = format!("the checkpoint {} lacks {}", self.directory.display(), self.name(saved));
+            let remedy = "restore the file, or remove the directory on all hosts to continue from the previous checkpoint";
+            return Err(Error::usage(what, remedy));
+        }
+        let record = file::read(&path)?;
+        let save: String = record.noted(SAVED_AS)?;
+        if save == self.choice.save {
+            return Ok(record);
+        }
+        let what = format!(
+            "the files of this checkpoint are not of one save: {} is of {save}, and others of {}",
+            path.display(),
+            self.choice.save
+        );
+        let remedy = "restore the file that is out of place, or remove the directory on all hosts to continue from the \
+                      previous checkpoint";
+        Err(Error::usage(what, remedy))
+    }
+}
+
+/// Returns the places of the files, of `files`, that a rank reads; the first one is its own.
+fn shares(rank: usize, size: usize, files: usize) -> impl Iterator<Item = usize> {
+    (rank % files..if rank < files { files } else { rank % files + 1 }).step_by(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_read_by_one_rank_and_every_rank_reads_one() {
+        for (size, saved) in [(1, 4), (2, 4), (3, 4), (4, 4), (7, 4), (9, 2)] {
+            let mut read = vec![0; saved];
+            for rank in 0..size {
+                let files: Vec<usize> = shares(rank, size, saved).collect();
+                assert!(!files.is_empty(), "rank {rank} of {size}");
+                if rank < saved {
+                    files.iter().for_each(|file| read[*file] += 1);
+                }
+            }
+            assert!(read.iter().all(|times| *times == 1), "{size} {saved}: {read:?}");
+        }
+    }
+}
