@@ -92,7 +92,7 @@ pub mod testing;
 pub mod trace;
 pub mod zero_one_adam;
 
-pub use checkpoint::{BackgroundSaves, Checkpoints, Record};
+pub use checkpoint::{BackgroundSaves, Checkpoints, Record, Snapshots};
 pub use engine::{
     Autotune, Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Overlap, Parameter, Unused,
 };

@@ -2,9 +2,10 @@
 //! whole content.
 
 use super::safetensors::{LONGEST_HEADER, TensorEntry, decode, encode};
-use crate::host_copy::from_bytes;
+use crate::host_copy;
 use crate::record::Record;
 use hexagram_logical::{Error, ReadView, Result};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -21,6 +22,13 @@ const REMEDY: &str = "free space there or use a different directory; the previou
 
 /// Writes a record, and returns its bytes when they are on disk.
 pub(super) fn write(path: &Path, record: &Record) -> Result<Vec<u8>> {
+    let bytes = to_bytes(&path.display(), record)?;
+    put(path, &bytes)?;
+    Ok(bytes)
+}
+
+/// Returns the bytes of a file with a record; errors call it `place`.
+pub(super) fn to_bytes(place: &dyn fmt::Display, record: &Record) -> Result<Vec<u8>> {
     let mut facts = record.facts.clone();
     facts.insert(FORMAT.to_owned(), VERSION.to_owned());
     facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
@@ -33,9 +41,7 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<Vec<u8>> {
         shape: saved.shape.clone(),
         bytes,
     });
-    let bytes = encode(&facts, tensors.collect()).map_err(|cause| unwritable(path, cause))?;
-    put(path, &bytes)?;
-    Ok(bytes)
+    encode(&facts, tensors.collect()).map_err(|cause| unwritable(place, cause))
 }
 
 /// Writes the bytes of a file, and returns when they are on disk.
@@ -73,24 +79,27 @@ pub(super) fn saved_as(path: &Path) -> Option<String> {
     Some(fact.split_once('"')?.0.to_owned())
 }
 
-/// Reads a file written by [`write`].
+/// Reads a file that [`write()`] has written.
 pub(super) fn read(path: &Path) -> Result<Record> {
-    let bytes = bytes(path)?;
+    from_bytes(&path.display(), &bytes(path)?)
+}
 
+/// Returns the record in the bytes of a file; errors call it `place`.
+pub(super) fn from_bytes(place: &dyn fmt::Display, bytes: &[u8]) -> Result<Record> {
     let (facts, tensors) =
-        decode(&bytes).ok_or_else(|| damaged(path, "it is not a complete safetensors file"))?;
+        decode(bytes).ok_or_else(|| damaged(place, "it is not a complete safetensors file"))?;
     let mut record = Record { facts, ..Record::default() };
     match record.facts.remove(FORMAT) {
         Some(version) if version == VERSION => {}
-        Some(version) if version.starts_with("hexagram ") => return Err(of_another_version(path, &version)),
-        _ => return Err(damaged(path, format!("it is not of the format `{VERSION}`"))),
+        Some(version) if version.starts_with("hexagram ") => return Err(of_another_version(place, &version)),
+        _ => return Err(damaged(place, format!("it is not of the format `{VERSION}`"))),
     }
     let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();
     for TensorEntry { name, dtype, shape, bytes } in tensors {
-        record.put_tensor(&name, &shape, from_bytes(dtype, bytes)?)?;
+        record.put_tensor(&name, &shape, host_copy::from_bytes(dtype, bytes)?)?;
     }
     if format!("{:016x}", record.checksum()?) != checksum {
-        return Err(damaged(path, "its checksum is wrong"));
+        return Err(damaged(place, "its checksum is wrong"));
     }
     Ok(record)
 }
@@ -102,18 +111,18 @@ pub(super) fn bytes(path: &Path) -> Result<Vec<u8>> {
     })
 }
 
-fn unwritable(path: &Path, cause: impl std::fmt::Display) -> Error {
-    let what = format!("{} cannot be written: {cause}", path.display());
+fn unwritable(place: &dyn fmt::Display, cause: impl fmt::Display) -> Error {
+    let what = format!("{place} cannot be written: {cause}");
     Error::usage(what, "save less in it, under shorter names")
 }
 
-fn of_another_version(path: &Path, version: &str) -> Error {
-    let what = format!("{} is of the format `{version}`, and this version reads `{VERSION}`", path.display());
+fn of_another_version(place: &dyn fmt::Display, version: &str) -> Error {
+    let what = format!("{place} is of the format `{version}`, and this version reads `{VERSION}`");
     Error::usage(what, "load it with the version that saved it, or begin anew in another directory")
 }
 
-fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
-    let what = format!("{} is damaged: {cause}", path.display());
+fn damaged(place: &dyn fmt::Display, cause: impl fmt::Display) -> Error {
+    let what = format!("{place} is damaged: {cause}");
     Error::usage(
         what,
         "remove the directory that it is in, on all hosts, to continue from the previous checkpoint",

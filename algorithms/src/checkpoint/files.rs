@@ -4,12 +4,14 @@
 use super::choice::Choice;
 use super::file::{self, SAVED_AS};
 use super::folder::Folder;
+use super::resize::SavedRanks;
 use super::transfer::{self, Transfer};
 use crate::record::{Record, all_or_none};
 use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Files of one checkpoint.
 pub(super) struct Files<'a> {
@@ -21,6 +23,8 @@ pub(super) struct Files<'a> {
     share: Vec<usize>,
     /// True if another rank has the same share.
     is_copy: bool,
+    /// Saved ranks whose files are lost.
+    lost: Vec<usize>,
 }
 
 impl<'a> Files<'a> {
@@ -32,22 +36,20 @@ impl<'a> Files<'a> {
         comm: &Communicator,
         folder: &'a Folder<'a>,
         choice: &'a Choice,
-    ) -> Result<(Self, Record)> {
-        let (share, is_copy) = if choice.is_resized {
-            let present = choice.present();
-            let share = shares(comm.rank(), comm.size(), present.len());
-            (share.map(|at| present[at]).collect(), comm.rank() >= present.len())
-        } else {
-            (vec![comm.rank()], false)
+    ) -> Result<(Self, Arc<Record>)> {
+        let (share, is_copy) = match choice.is_resized {
+            true => share(&choice.present(), (comm.rank(), comm.size())),
+            false => (vec![comm.rank()], false),
         };
         let directory = folder.holding(choice.name);
-        let mut files = Files { folder, choice, directory, share, is_copy };
+        let lost = choice.lost();
+        let mut files = Files { folder, choice, directory, share, is_copy, lost };
         let first = files.complete(comm)?;
         Ok((files, first))
     }
 
     /// Copies the files that are lacking here. Returns the content of the first file.
-    fn complete(&mut self, comm: &Communicator) -> Result<Record> {
+    fn complete(&mut self, comm: &Communicator) -> Result<Arc<Record>> {
         let mut first = None;
         let mut lacking = Vec::new();
         for (at, saved) in self.share.iter().enumerate() {
@@ -86,11 +88,6 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Returns the saved ranks whose files this rank reads and no other.
-    pub(super) fn own(&self) -> &[usize] {
-        if self.is_copy { &[] } else { &self.share }
-    }
-
     fn name(&self, saved: usize) -> String {
         Folder::file_of(saved, self.choice.ranks)
     }
@@ -98,12 +95,18 @@ impl<'a> Files<'a> {
     fn path(&self, saved: usize) -> PathBuf {
         self.directory.join(self.name(saved))
     }
+}
 
-    /// Returns the content of the file of a saved rank.
-    ///
-    /// # Errors
-    /// If it is lacking, damaged, or of a different save.
-    pub(super) fn read(&self, saved: usize) -> Result<Record> {
+impl SavedRanks for Files<'_> {
+    fn own(&self) -> &[usize] {
+        if self.is_copy { &[] } else { &self.share }
+    }
+
+    fn lost(&self) -> &[usize] {
+        &self.lost
+    }
+
+    fn read(&self, saved: usize) -> Result<Arc<Record>> {
         let path = self.path(saved);
         if !path.is_file() {
             let what = format!("the checkpoint {} lacks {}", self.directory.display(), self.name(saved));
@@ -113,7 +116,7 @@ impl<'a> Files<'a> {
         let record = file::read(&path)?;
         let save: String = record.noted(SAVED_AS)?;
         if save == self.choice.save {
-            return Ok(record);
+            return Ok(Arc::new(record));
         }
         let what = format!(
             "the files of this checkpoint are not of one save: {} is of {save}, and others of {}",
@@ -124,6 +127,13 @@ impl<'a> Files<'a> {
                       previous checkpoint";
         Err(Error::usage(what, remedy))
     }
+}
+
+/// Returns the saved ranks, of those that are `present`, whose records a rank reads, the first of which is its own; and true
+/// if another rank reads the same.
+pub(super) fn share(present: &[usize], (rank, size): (usize, usize)) -> (Vec<usize>, bool) {
+    let places = shares(rank, size, present.len());
+    (places.map(|at| present[at]).collect(), rank >= present.len())
 }
 
 /// Returns the places of the files, of `files`, that a rank reads; the first one is its own.

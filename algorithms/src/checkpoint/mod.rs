@@ -31,6 +31,8 @@
 //! If a job is killed between two such renames, the files of the other hosts remain in `.step-000123.partial`, and
 //! `load` renames them.
 //!
+//! For trainings that continue when ranks die or arrive, without a restart, [`Snapshots`] keeps the last steps in memory.
+//!
 //! The files state which checkpoint is the newest: a directory that a user has renamed counts as the checkpoint in its
 //! files, with a warning, and is never deleted. While a training saves in a directory, a second training is refused
 //! there.
@@ -44,10 +46,12 @@ mod held;
 mod peers;
 mod resize;
 mod safetensors;
+mod snapshots;
 mod transfer;
 
 pub use crate::record::{Record, Saved};
 pub use background::BackgroundSaves;
+pub use snapshots::Snapshots;
 
 #[cfg(doc)]
 use crate::engine::Checkpoint;
@@ -58,8 +62,10 @@ use file::SAVED_AS;
 use files::Files;
 use folder::{Folder, Name};
 use hexagram_logical::{Communicator, Error, Result, note_checkpoint};
+use resize::SavedRanks;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Directory of checkpoints, and the number of checkpoints to keep.
 ///
@@ -256,11 +262,18 @@ impl Checkpoints {
         if choice.is_resized && !self.any_ranks {
             return Err(of_other_ranks(&folder.path(choice.name), choice.ranks, comm.size()));
         }
-        let (files, mut record) = Files::gather(comm, &folder, &choice)?;
+        let (files, first) = Files::gather(comm, &folder, &choice)?;
+        if comm.rank() == 0 && choice.is_resized && !files.lost().is_empty() {
+            let (lost, name) = (files.lost(), choice.name);
+            tracing::warn!(
+                "the files of the ranks {lost:?} of {name} are lost, and their part of the state with them"
+            );
+        }
+        let mut record = Arc::try_unwrap(first).or_else(|first| first.copied())?;
         let own = record.detach(OWN);
         all_or_none(comm, fits(&own))?;
         if choice.is_resized {
-            resize::load(engine, &choice, &files, record)?;
+            resize::load(engine, &files, record)?;
         } else {
             engine.checkpoint().load(record)?;
         }

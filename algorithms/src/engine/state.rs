@@ -56,7 +56,15 @@ impl Checkpoint<'_> {
     /// [`Error::Usage`] during a step, or with accumulated gradients that no step has used, which a checkpoint would
     /// lose; errors of the communication.
     pub fn save(&mut self) -> Result<Record> {
-        self.0.save_state()
+        all_or_none(&self.0.comm, self.0.between_steps())?;
+        self.0.recorded()
+    }
+
+    /// Returns the state like [`save`](Self::save), but does not check first that all ranks can. Without background work of
+    /// the algorithm, it is not a collective call.
+    pub(crate) fn save_unchecked(&mut self) -> Result<Record> {
+        self.0.between_steps()?;
+        self.0.recorded()
     }
 
     /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
@@ -100,8 +108,8 @@ enum Saver {
 }
 
 impl DataParallel {
-    fn save_state(&mut self) -> Result<Record> {
-        all_or_none(&self.comm, self.between_steps())?;
+    /// Returns the state between steps.
+    fn recorded(&mut self) -> Result<Record> {
         self.settle()?;
         let mut record = self.facts();
         let plan = hooks::lock(&self.backward).plan().clone();

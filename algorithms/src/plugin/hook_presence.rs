@@ -19,6 +19,8 @@ pub struct ImplementedHooks {
     pub after_backward: bool,
     /// True if [`slots_ready`](Algorithm::slots_ready) or [`after_step`](Algorithm::after_step) is implemented.
     pub after_step: bool,
+    /// True if [`settle`](Algorithm::settle) is implemented: the algorithm has background work.
+    pub settle: bool,
 }
 
 impl ImplementedHooks {
@@ -28,6 +30,7 @@ impl ImplementedHooks {
             before_forward: writes_before_forward(A::before_forward),
             after_backward: writes_bucket_hook(A::after_backward),
             after_step: writes_slots_ready(A::slots_ready) || writes_bucket_hook(A::after_step),
+            settle: writes_bucket_hook(A::settle),
         }
     }
 }

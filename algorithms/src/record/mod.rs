@@ -9,6 +9,7 @@ mod claims;
 pub(crate) use agree::{all_or_none, announced, beginning, gather_texts};
 pub(crate) use claims::Claims;
 
+use crate::host_copy::on_host;
 use hexagram_logical::{Buffer, DType, Element, Error, Result, hash};
 use std::collections::BTreeMap;
 
@@ -106,6 +107,16 @@ impl Record {
     /// Returns the facts, by name.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.facts.iter().map(|(name, fact)| (name.as_str(), fact.as_str()))
+    }
+
+    /// Returns a copy, in host memory.
+    pub(crate) fn copied(&self) -> Result<Record> {
+        let copy = |(name, Saved { shape, values }): (&String, &Saved)| {
+            let values = on_host(&values.read_all()?)?;
+            Ok((name.clone(), Saved { shape: shape.clone(), values }))
+        };
+        let tensors = self.tensors.iter().map(copy).collect::<Result<_>>()?;
+        Ok(Record { tensors, facts: self.facts.clone() })
     }
 
     /// Adds the contents of another record, below a name: `part/name`.

@@ -5,6 +5,7 @@ mod background;
 mod directories;
 mod hosts;
 mod killed;
+mod members;
 mod resize;
 
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Ranks that save.
-const SAVED: usize = 4;
+pub(super) const SAVED: usize = 4;
 
 /// Algorithms of the gate: one of each rule of their fields.
 const SAMPLE: [&str; 10] = [
@@ -41,7 +41,7 @@ const BEYOND_WARM_UP: [&str; 8] = [
     "slowmo(base=dgc)",
 ];
 
-fn algorithms() -> Vec<AnyAlgorithm> {
+pub(super) fn algorithms() -> Vec<AnyAlgorithm> {
     let mut all = registry::all();
     all.retain(|algorithm| is_deep() || SAMPLE.contains(&algorithm.name()));
     all
@@ -51,14 +51,14 @@ fn beyond_warm_up() -> [AnyAlgorithm; 8] {
     BEYOND_WARM_UP.map(|name| registry::named(name).unwrap())
 }
 
-fn trainer(comm: &Communicator, algorithm: &AnyAlgorithm) -> Result<Trainer<f32>> {
+pub(super) fn trainer(comm: &Communicator, algorithm: &AnyAlgorithm) -> Result<Trainer<f32>> {
     let optimizer = fitting(algorithm, Arc::new(Sgd { momentum: 0.9, ..Sgd::default() }));
     let setup = Setup { learning_rate: 0.05, optimizer, ..Setup::default() };
     Trainer::new(comm, algorithm.clone(), setup, &[vec![1.0; 6], vec![-2.0; 10]])
 }
 
 /// Steps towards a minimum of each rank's own.
-fn steps(trainer: &mut Trainer<f32>, comm: &Communicator, count: usize) -> Result<()> {
+pub(super) fn steps(trainer: &mut Trainer<f32>, comm: &Communicator, count: usize) -> Result<()> {
     let minimum = 3.0 + comm.rank() as f32;
     (0..count).try_for_each(|_| trainer.step(|_, x| x.iter().map(|x| x - minimum).collect()))
 }

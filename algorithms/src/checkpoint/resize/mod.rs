@@ -16,22 +16,31 @@
 mod regroup;
 mod sums;
 
-use super::choice::Choice;
-use super::files::Files;
 use crate::engine::DataParallel;
 use crate::record::{Record, all_or_none};
-use hexagram_logical::{Communicator, Error, Result};
+use hexagram_logical::{Error, Result};
 use regroup::Survivors;
+use std::sync::Arc;
 use sums::{Sum, mean};
 
-/// Loads the files of a checkpoint that a different number of ranks has saved, or of which some are lost; `record` is the
-/// content of the first. A collective call.
-pub(super) fn load(
-    engine: &mut DataParallel,
-    choice: &Choice,
-    files: &Files<'_>,
-    mut record: Record,
-) -> Result<()> {
+/// Records of the saved ranks of one checkpoint, on one rank.
+pub(super) trait SavedRanks {
+    /// Returns the saved ranks whose records this rank reads and no other.
+    fn own(&self) -> &[usize];
+
+    /// Returns the saved ranks without a record.
+    fn lost(&self) -> &[usize];
+
+    /// Returns the record of a saved rank.
+    ///
+    /// # Errors
+    /// If it is lacking or damaged.
+    fn read(&self, saved: usize) -> Result<Arc<Record>>;
+}
+
+/// Loads the records of a different number of ranks, or those that are left; `record` is the first that this rank reads. A
+/// collective call.
+pub(super) fn load(engine: &mut DataParallel, saved: &dyn SavedRanks, mut record: Record) -> Result<()> {
     let comm = engine.communicator().clone();
     let is_mean = !engine.algorithm().keeps_replicas_identical();
     if is_mean && !engine.works_on_parameters() {
@@ -40,30 +49,16 @@ pub(super) fn load(
         return Err(Error::usage(what, "start as many ranks as have saved the checkpoint"));
     }
     let mut survivors = Survivors::of(&comm, &record)?;
-    if !choice.is_complete() {
-        warn_of_lost(&comm, choice);
-    }
-    if engine.is_hierarchical() || !choice.is_complete() {
+    if engine.is_hierarchical() || !saved.lost().is_empty() {
         survivors.give_up_chunks();
     }
     let mut sums = Sum::of_replicas(&record, is_mean)?;
     if is_mean || survivors.are_of_each_rank() {
-        all_or_none(&comm, sums::add(files, &record, &mut sums, &mut survivors))?;
+        all_or_none(&comm, sums::add(saved, &record, &mut sums, &mut survivors))?;
     }
     for (name, sum) in sums {
         mean(&comm, &mut record, &name, sum)?;
     }
     survivors.replace(&comm, &mut record)?;
     engine.checkpoint().load_resized(record)
-}
-
-/// Warns, on rank 0, of the ranks whose files are lost.
-fn warn_of_lost(comm: &Communicator, choice: &Choice) {
-    if comm.rank() == 0 {
-        let Choice { name, .. } = choice;
-        let lost = choice.lost();
-        tracing::warn!(
-            "the files of the ranks {lost:?} of {name} are lost, and their part of the state with them"
-        );
-    }
 }

@@ -1,24 +1,24 @@
 //! Sums over the files of a checkpoint.
 
-use super::super::files::Files;
+use super::SavedRanks;
 use super::regroup::Survivors;
 use crate::record::Record;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
-/// Adds the files that this rank reads to `sums` and to `survivors`, one by one; `first` is the content of the first.
+/// Adds the records that this rank reads to `sums` and to `survivors`, one by one; `first` is the first.
 pub(super) fn add(
-    files: &Files<'_>,
+    saved: &dyn SavedRanks,
     first: &Record,
     sums: &mut [(String, Sum)],
     survivors: &mut Survivors,
 ) -> Result<()> {
-    for (at, saved) in files.own().iter().enumerate() {
-        let read = if at == 0 { None } else { Some(files.read(*saved)?) };
-        let file = read.as_ref().unwrap_or(first);
+    for (at, rank) in saved.own().iter().enumerate() {
+        let read = if at == 0 { None } else { Some(saved.read(*rank)?) };
+        let record = read.as_deref().unwrap_or(first);
         for (name, sum) in &mut *sums {
-            sum.add(&file.tensor(name)?.values, weight(file, name)?)?;
+            sum.add(&record.tensor(name)?.values, weight(record, name)?)?;
         }
-        survivors.add(*saved, file)?;
+        survivors.add(*rank, record)?;
     }
     Ok(())
 }
