@@ -2,11 +2,11 @@
 //! arrive.
 //!
 //! ```text
-//! synchronous      every rank keeps its last two steps; all continue from the newest step that all who have any have, so
-//!                  that they take back one step at most
-//! asynchronous     every rank continues from its own newest step
-//! records          as from a checkpoint of a different number of ranks (resize/): those of ranks that died are lost; ranks
-//!                  that have none get them from the others
+//! identical replicas   every rank keeps its last two steps. No rank is more than one step ahead of another, so that all who
+//!                      have kept any have one step in common: they take back one step at most
+//! others               ranks may be many steps apart. They meet in every 16th step, and keep that and the one before
+//! records              as from a checkpoint of a different number of ranks (resize/): those of ranks that died are lost;
+//!                      ranks that have none get them from the others
 //! ```
 
 use super::files::share;
@@ -14,13 +14,15 @@ use super::resize::SavedRanks;
 use super::transfer;
 use super::{OWN, file, resize};
 use crate::engine::DataParallel;
+use crate::plugin::AnyAlgorithm;
 use crate::record::{Record, all_or_none, gather_texts};
 use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Steps from one snapshot to the next, if the algorithm has background work, which a snapshot has to complete.
+/// Steps from one snapshot to the next, if ranks have to meet for one.
 const PERIOD: u64 = 16;
 
 /// The state of the last steps of a training, on one rank, from which the ranks that are left continue together with new ones.
@@ -75,14 +77,17 @@ impl Snapshots {
     }
 
     /// Keeps the state of the engine, and the record that the program adds, in place of those of the step before the last.
-    /// Call it after each step, on every rank. Algorithms with background work, such as asynchronous ones, are kept in every
-    /// 16th step only; the call is collective then.
+    /// Call it after each step, on every rank. Unless the algorithm keeps replicas identical and has no background work, only
+    /// every 16th call keeps a state, and is a collective call.
     ///
     /// # Errors
     /// As [`Checkpoint::save`](crate::engine::Checkpoint::save).
     pub fn keep(&mut self, engine: &mut DataParallel, own: impl FnOnce() -> Record) -> Result<()> {
-        if engine.algorithm().written().settle && !engine.steps().is_multiple_of(PERIOD) {
-            return Ok(());
+        if !is_in_step(engine.algorithm()) {
+            if !engine.steps().is_multiple_of(PERIOD) {
+                return Ok(());
+            }
+            engine.communicator().blocking().barrier()?;
         }
         self.push(engine, own())
     }
@@ -110,8 +115,7 @@ impl Snapshots {
         let comm = engine.communicator().clone();
         let lists = gather(&comm, &self.kept)?;
         self.era = lists.iter().flatten().map(|about| about.era).max().unwrap_or(0) + 1;
-        let is_synchronous = engine.algorithm().trigram().synchronous;
-        let Some(chosen) = Chosen::of(&lists, is_synchronous) else { return Ok(None) };
+        let Some(chosen) = Chosen::of(&lists) else { return Ok(None) };
         let records = InMemory::gather(&comm, &self.kept, &chosen)?;
         let mut record = all_or_none(&comm, records.first().and_then(|record| record.copied()))?;
         let own = record.detach(OWN);
@@ -124,6 +128,11 @@ impl Snapshots {
         self.push(engine, own.copied()?)?;
         Ok(Some(own))
     }
+}
+
+/// Returns true if no rank can be more than one step ahead of another.
+fn is_in_step(algorithm: &AnyAlgorithm) -> bool {
+    algorithm.keeps_replicas_identical() && !algorithm.written().settle
 }
 
 /// Returns the snapshots of all ranks. A collective call.
@@ -150,16 +159,16 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the newest snapshots that most ranks have; `None` if there are none.
-    fn of(lists: &[Vec<About>], is_synchronous: bool) -> Option<Self> {
-        let key = |about: &About| (about.era, if is_synchronous { about.step } else { 0 });
-        let keys: BTreeSet<_> = lists.iter().flatten().map(key).collect();
-        let held = |of: &(u64, u64)| -> Vec<Option<About>> {
-            // The last one is the newest.
-            lists.iter().map(|list| list.iter().rfind(|about| key(about) == *of).copied()).collect()
+    /// Returns the newest snapshots that most ranks have; `None` if there are none. Those of an earlier era are the same state
+    /// before its load.
+    fn of(lists: &[Vec<About>]) -> Option<Self> {
+        let held = |(step, era): (u64, u64)| -> Vec<Option<About>> {
+            let is_it = |about: &&About| (about.step, about.era) == (step, era);
+            lists.iter().map(|list| list.iter().find(is_it).copied()).collect()
         };
-        let most = |of: &(u64, u64)| (held(of).iter().flatten().count(), of.1, of.0);
-        let held = held(&keys.into_iter().max_by_key(most)?);
+        let keys: BTreeSet<_> = lists.iter().flatten().map(|about| (about.step, about.era)).collect();
+        let most = |key: &(u64, u64)| (held(*key).iter().flatten().count(), key.0, Reverse(key.1));
+        let held = held(keys.into_iter().max_by_key(most)?);
         Some(Chosen { ranks: held.iter().flatten().next()?.ranks, held })
     }
 
@@ -245,22 +254,18 @@ mod tests {
         About { era, step, rank, ranks: 3 }
     }
 
-    fn chosen(lists: &[Vec<About>], is_synchronous: bool) -> Vec<Option<(u64, u64)>> {
-        let chosen = Chosen::of(lists, is_synchronous).unwrap();
+    fn chosen(lists: &[Vec<About>]) -> Vec<Option<(u64, u64)>> {
+        let chosen = Chosen::of(lists).unwrap();
         chosen.held.iter().map(|held| held.map(|about| (about.era, about.step))).collect()
     }
 
     #[test]
-    fn synchronous_ranks_continue_from_the_newest_step_that_all_have() {
+    fn ranks_continue_from_the_newest_step_that_all_have() {
         let ahead = vec![about((1, 7), 0), about((1, 8), 0)];
         let behind = vec![about((1, 6), 2), about((1, 7), 2)];
-        assert_eq!(
-            chosen(&[ahead.clone(), vec![], behind.clone()], true),
-            [Some((1, 7)), None, Some((1, 7))]
-        );
-        assert_eq!(chosen(&[ahead.clone(), behind.clone()], false), [Some((1, 8)), Some((1, 7))]);
-        assert_eq!(chosen(&[behind.clone(), behind.clone()], true), [Some((1, 7)); 2]);
-        assert_eq!(Chosen::of(&[vec![], vec![]], true), None);
+        assert_eq!(chosen(&[ahead, vec![], behind.clone()]), [Some((1, 7)), None, Some((1, 7))]);
+        assert_eq!(chosen(&[behind.clone(), behind]), [Some((1, 7)); 2]);
+        assert_eq!(Chosen::of(&[vec![], vec![]]), None);
     }
 
     #[test]
@@ -268,8 +273,8 @@ mod tests {
         let loaded = vec![about((1, 6), 0), about((1, 7), 0), about((2, 7), 0)];
         let not_yet = vec![about((1, 6), 2), about((1, 7), 2)];
         let new = vec![about((2, 7), 2)];
-        assert_eq!(chosen(&[loaded.clone(), not_yet, new.clone()], true), [Some((1, 7)), Some((1, 7)), None]);
-        // All have: the later era has the places of all.
-        assert_eq!(chosen(&[loaded, vec![about((1, 7), 1), about((2, 7), 1)], new], true), [Some((2, 7)); 3]);
+        assert_eq!(chosen(&[loaded.clone(), not_yet, new.clone()]), [Some((1, 7)), Some((1, 7)), None]);
+        // All have.
+        assert_eq!(chosen(&[loaded, vec![about((1, 7), 1), about((2, 7), 1)], new]), [Some((2, 7)); 3]);
     }
 }
