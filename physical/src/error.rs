@@ -39,6 +39,19 @@ pub enum Error {
         context: ErrorContext,
     },
 
+    /// The members of an elastic world change: a rank died, left early or gave up, or a process waits to join. Its communicators
+    /// are unusable; continue with [`World::next`](crate::World::next).
+    Membership {
+        /// Number of the generation that ends.
+        generation: u64,
+        /// Rank that failed first; `None` if a process waits to join.
+        culprit: Option<Peer>,
+        /// Description, as a verb phrase of the culprit, or as a clause.
+        cause: String,
+        /// Activity of this rank at that time.
+        context: ErrorContext,
+    },
+
     /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
     /// is poisoned.
     Deadline {
@@ -128,6 +141,12 @@ impl fmt::Display for Error {
             Error::PeerFailed { culprit, cause, context } => write!(
                 f,
                 "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
+                noticed(cause, context)
+            ),
+            Error::Membership { generation, culprit, cause, context } => write!(
+                f,
+                "generation {generation} ends: {}{cause}{}; continue with World::next, or from the last checkpoint",
+                culprit.as_ref().map_or_else(String::new, |culprit| format!("{culprit} ")),
                 noticed(cause, context)
             ),
             Error::Deadline { waiting_for, stragglers, after, context } => write!(

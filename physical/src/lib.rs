@@ -15,6 +15,7 @@
 //! | `backends` | the transports, and the streams and sockets that they share |
 //! | `bootstrap`, `world` | start-up: how ranks find and authenticate each other |
 //! | `control` | heartbeats, health, the graph of waits |
+//! | `elastic` | worlds whose members change |
 //! | `memory`, `device` | counted buffers; devices and their arithmetic |
 //! | `device_paths` | the ways of device memory to other ranks: staging, ipc, NCCL |
 //! | `runtime`, `waiting` | clocks, threads and sockets; how threads wait |
@@ -51,6 +52,7 @@ pub mod bootstrap;
 mod control;
 pub mod device;
 mod device_paths;
+mod elastic;
 pub mod error;
 pub mod memory;
 pub mod runtime;

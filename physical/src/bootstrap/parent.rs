@@ -49,7 +49,7 @@ impl Parent {
             // Ranks of a simulated world are not processes.
             return None;
         }
-        let starter = variable(STARTERS).as_deref().and_then(last_pid);
+        let starter = last_launcher();
         let is_it = |process: &Process| match launcher {
             Launcher::Hexagram => starter == Some(process.pid.as_raw_nonzero().get()),
             Launcher::Torchrun => is_torchrun(&process.arguments()),
@@ -83,6 +83,11 @@ impl Parent {
     pub(crate) fn source(&self) -> Option<&OwnedFd> {
         self.held.as_ref()
     }
+}
+
+/// Returns the process id of the launcher of this library that started this process, if one did.
+pub(crate) fn last_launcher() -> Option<i32> {
+    variable(STARTERS).as_deref().and_then(last_pid)
 }
 
 /// Returns the process id of the innermost launcher.

@@ -104,12 +104,34 @@ pub struct Verdict {
     pub culprit: Peer,
     /// Cause of the failure, as a verb phrase.
     pub cause: String,
+    /// What it is in an elastic world.
+    change: Option<Change>,
+}
+
+/// Change of the members of an elastic world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Change {
+    /// Generation that ends.
+    generation: u64,
+    /// True if no rank has failed. The culprit is this rank then.
+    is_arrival: bool,
 }
 
 impl Verdict {
+    /// Returns true if the members of an elastic world change, and no rank has failed.
+    pub(crate) fn is_arrival(&self) -> bool {
+        self.change.is_some_and(|change| change.is_arrival)
+    }
+
     /// Returns the error with which the verdict ends the operation of a rank.
-    pub(crate) fn error(&self, context: ErrorContext) -> Error {
-        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), context }
+    pub fn error(&self, context: ErrorContext) -> Error {
+        let Verdict { culprit, cause, change } = self.clone();
+        match change {
+            None => Error::PeerFailed { culprit, cause, context },
+            Some(Change { generation, is_arrival }) => {
+                Error::Membership { generation, culprit: (!is_arrival).then_some(culprit), cause, context }
+            }
+        }
     }
 }
 
@@ -125,6 +147,8 @@ struct SharedHealth {
     verdict: OnceLock<Verdict>,
     bells: Mutex<Vec<Weak<dyn Bell>>>,
     heartbeat: HeartbeatOptions,
+    /// Number of the generation, in an elastic world.
+    generation: Option<u64>,
     waits: Mutex<Waits>,
     /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
@@ -151,18 +175,23 @@ pub struct Health {
 impl Health {
     /// Creates the view of one rank, for a world whose ranks are processes. Everyone is well.
     pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
-        Self::watching(rank, peers, HeartbeatOptions::default())
+        Self::watching(rank, peers, HeartbeatOptions::default(), None)
     }
 
-    /// Creates the same view, with heartbeat options that the user chose.
-    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, heartbeat: HeartbeatOptions) -> Self {
+    /// Creates the same view, with heartbeat options that the user chose, and the number of the generation in an elastic world.
+    pub(crate) fn watching(
+        rank: usize,
+        peers: Vec<Peer>,
+        heartbeat: HeartbeatOptions,
+        generation: Option<u64>,
+    ) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         // All ranks report to rank 0, and ranks that are threads share its health.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let shared = SharedHealth { peers, left, verdict, bells, heartbeat, waits, doubt };
+        let shared = SharedHealth { peers, left, verdict, bells, heartbeat, generation, waits, doubt };
         Health { rank, shared: Arc::new(shared), reporter: OnceLock::new() }
     }
 
@@ -234,8 +263,27 @@ impl Health {
 
     /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
     pub(crate) fn record_verdict(&self, rank: usize, cause: &str) -> bool {
-        let culprit = self.shared.peers[rank].clone();
-        let first = self.shared.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
+        self.set_verdict(self.failure(rank, cause))
+    }
+
+    /// Records that the members of an elastic world change, unless there is a verdict, and wakes all waiting threads. The
+    /// launcher notifies the other ranks. Without a `culprit`, a process waits to join.
+    pub(crate) fn record_change(&self, culprit: Option<usize>, cause: &str) {
+        let mut verdict = self.failure(culprit.unwrap_or(self.rank), cause);
+        if let (None, Some(change)) = (culprit, &mut verdict.change) {
+            change.is_arrival = true;
+        }
+        self.set_verdict(verdict);
+    }
+
+    /// Creates the verdict that `rank` has failed.
+    pub(crate) fn failure(&self, rank: usize, cause: &str) -> Verdict {
+        let change = self.shared.generation.map(|generation| Change { generation, is_arrival: false });
+        Verdict { culprit: self.shared.peers[rank].clone(), cause: cause.to_owned(), change }
+    }
+
+    fn set_verdict(&self, verdict: Verdict) -> bool {
+        let first = self.shared.verdict.set(verdict).is_ok();
         if first {
             self.shared.ring();
         }

@@ -255,7 +255,7 @@ impl Monitor {
     /// left because of it would seem to have left without reason.
     fn announce(&mut self) {
         if !self.has_broadcast_failure
-            && let Some(verdict) = self.health.verdict().cloned()
+            && let Some(verdict) = self.health.verdict().filter(|verdict| !verdict.is_arrival()).cloned()
         {
             self.broadcast_failure(verdict.culprit.rank, &verdict.cause);
         }

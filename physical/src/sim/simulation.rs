@@ -82,7 +82,7 @@ impl Simulation {
         let shared: Arc<[usize]> = hosts.into();
         let world = |(number, fabric): (usize, Arc<SimFabric>)| {
             let hosts = Arc::clone(&shared);
-            World::assemble(number, local(&hosts, number), hosts, TransportKind::Sim, fabric, None)
+            World::assemble(number, local(&hosts, number), hosts, TransportKind::Sim, fabric, None, None)
         };
         let worlds = SimFabric::all(hosts, &schedule, knowledge).into_iter().enumerate().map(world);
         let rank = &rank;

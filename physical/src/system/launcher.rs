@@ -14,6 +14,8 @@ pub use crate::bootstrap::private_file::read_given;
 pub use crate::bootstrap::{
     MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random, warn_of_rank_given,
 };
+pub use crate::elastic::link::MEMBERSHIP;
+pub use crate::elastic::messages::{MemberNotice, MemberRequest};
 pub use crate::waiting::doorbell::Doorbell;
 pub use crate::world::{RESTART, warn_of_unknown};
 

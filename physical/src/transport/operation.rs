@@ -47,7 +47,12 @@ impl Poison {
         if poison.is_none() {
             *poison = Some(error.to_string());
             match error {
-                Error::PeerFailed { culprit, cause, .. } => health.report_failure(culprit.rank, cause),
+                Error::PeerFailed { culprit, cause, .. }
+                | Error::Membership { culprit: Some(culprit), cause, .. } => {
+                    health.report_failure(culprit.rank, cause);
+                }
+                // The launcher has notified the other ranks.
+                Error::Membership { .. } => {}
                 Error::Deadline { stragglers, after, context, .. } => match stragglers.first() {
                     Some(Straggler {
                         peer,
@@ -174,11 +179,7 @@ impl<'a> Operation<'a> {
         }
         let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
         let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
-        let culprit = |rank: usize, cause: &str| {
-            let culprit = health.peers()[rank].clone();
-            let cause = cause.to_owned();
-            Some(Error::PeerFailed { culprit, cause, context: self.context() })
-        };
+        let culprit = |rank: usize, cause: &str| Some(health.failure(rank, cause).error(self.context()));
         if let Some(verdict) = health.verdict() {
             return Some(verdict.error(self.context()));
         }

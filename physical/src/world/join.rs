@@ -1,7 +1,7 @@
 //! From options to a world: prepares the transport, meets the other ranks, connects.
 
 use super::variables::{check_environment, warn_of_unknown};
-use super::{JoinOptions, World};
+use super::{Elastic, JoinOptions, World};
 use crate::backends::backend;
 use crate::backends::socket::Tls;
 use crate::bootstrap::handshake::secret::Secret;
@@ -16,6 +16,8 @@ use crate::bootstrap::stores::store::{LATE, Met, StoreMeeting};
 use crate::bootstrap::{Launcher, Listener, Placement, Store};
 use crate::control::Control;
 use crate::control::health::Health;
+use crate::elastic::generation::Generation;
+use crate::elastic::link::MembershipLink;
 use crate::error::{Error, Peer, Result};
 use crate::system::limits;
 use crate::transport::{
@@ -26,8 +28,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Longest time between the failure of a rank, which another one sees, and the notice of it by the launcher.
+const CHANGE_NOTICE: Duration = Duration::from_secs(2);
+
 /// Joins at the place of the transport or, if it knows none, of the launcher variables.
 pub(super) fn join(options: &JoinOptions) -> Result<World> {
+    if let Some(link) = MembershipLink::of_process()? {
+        return join_next(&link, options);
+    }
     let backend = begin(options)?;
     if let Some(introduction) = backend.introduce(options)? {
         return join_introduced(introduction, options, &*backend);
@@ -35,7 +43,8 @@ pub(super) fn join(options: &JoinOptions) -> Result<World> {
     if let Some((rank, size)) = Placement::without_address()?
         && let Some(store) = LauncherStore::open(options.deadline)?
     {
-        let joined = join_at_store(&store, rank, size, options, &*backend);
+        let meeting = meeting(&store, rank, size, options);
+        let joined = join_at_store(&meeting, options, &*backend, None);
         store.finish();
         return joined;
     }
@@ -46,6 +55,30 @@ pub(super) fn join(options: &JoinOptions) -> Result<World> {
         )
     })?;
     join_placed(&placement, options, &*backend)
+}
+
+/// Joins the next generation of an elastic job. If its members change before all have met, joins the one after it. Also does
+/// so once if they have not met without a change: a process may be stopped, and the launcher kills it then.
+pub(super) fn join_next(link: &Arc<MembershipLink>, options: &JoinOptions) -> Result<World> {
+    let backend = begin(options)?;
+    if backend.introduce(options)?.is_some() {
+        let what =
+            format!("the {} transport numbers its ranks itself, so they cannot change", options.transport);
+        return Err(Error::setup(what, "use the transport mixed, shm or tcp, or start without --elastic"));
+    }
+    let mut has_retried = false;
+    loop {
+        let generation = link.next_generation(options.deadline)?;
+        let meeting = meeting(&*generation, generation.rank, generation.size, options);
+        match join_at_store(&meeting, options, &*backend, Some(&generation)) {
+            Err(error)
+                if generation.ends_within(CHANGE_NOTICE) || !std::mem::replace(&mut has_retried, true) =>
+            {
+                tracing::debug!("generation {} has ended while its ranks joined: {error}", generation.number);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Joins at a known place, which must agree with that of the transport, if it knows one.
@@ -83,7 +116,7 @@ pub(super) fn join_through(
     if let Some(introduction) = backend.introduce(options)? {
         return agreeing(join_introduced(introduction, options, &*backend)?, rank, size);
     }
-    join_at_store(store, rank, size, options, &*backend)
+    join_at_store(&meeting(store, rank, size, options), options, &*backend, None)
 }
 
 fn meeting<'a>(store: &'a dyn Store, rank: usize, size: usize, options: &JoinOptions) -> StoreMeeting<'a> {
@@ -92,16 +125,14 @@ fn meeting<'a>(store: &'a dyn Store, rank: usize, size: usize, options: &JoinOpt
 
 /// Joins over a transport without its own place, through a store.
 fn join_at_store(
-    store: &dyn Store,
-    rank: usize,
-    size: usize,
+    meeting: &StoreMeeting<'_>,
     options: &JoinOptions,
     backend: &dyn Backend,
+    generation: Option<&Arc<Generation>>,
 ) -> Result<World> {
-    let meeting = meeting(store, rank, size, options);
     let ready = || {
         let Met { placement, listener, announcement } = meeting.meet(options.interface()?)?;
-        let joining = prepare(&placement, listener, options, backend)?;
+        let joining = prepare(&placement, listener, options, backend, generation)?;
         meeting.announce(&announcement)?;
         Ok((placement, joining))
     };
@@ -139,7 +170,7 @@ fn check_rank(rank: usize, size: usize) -> Result<()> {
 
 /// Joins at a place that the transport does not know.
 fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backend) -> Result<World> {
-    meet(placement, options, prepare(placement, None, options, backend)?)
+    meet(placement, options, prepare(placement, None, options, backend, None)?)
 }
 
 /// Joins over the transport of a simulated cluster, as a process that `mine` names.
@@ -160,9 +191,9 @@ pub(super) fn join_on(
         machine: Arc::clone(&mine.host),
         announcement: Arc::default(),
     };
-    let side = Side::with(None, placement, mine.clone(), None, options.deadline)?;
+    let side = Side::with(None, placement, mine.clone(), None, options.deadline, &never)?;
     let prepared = backend.prepare(&Site { placement, options, interfaces: &[], tls: None })?;
-    meet(placement, options, Joining { request, side, prepared, backend })
+    meet(placement, options, Joining { request, side, prepared, backend, generation: None })
 }
 
 /// Prepares the transport at a place that it does not know. Rank 0 may already have a `listener`.
@@ -171,12 +202,15 @@ fn prepare<'a>(
     listener: Option<Listener>,
     options: &JoinOptions,
     backend: &'a dyn Backend,
+    generation: Option<&Arc<Generation>>,
 ) -> Result<Joining<'a>> {
     check_place(placement)?;
     let asked = options.interface()?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(placement, options)?;
-    let mut side = Side::with(listener, placement, request.info.peer(), tls.clone(), options.deadline)?;
+    let is_over = || generation.is_some_and(|generation| generation.is_over());
+    let mine = request.info.peer();
+    let mut side = Side::with(listener, placement, mine, tls.clone(), options.deadline, &is_over)?;
     let prepare = || {
         let interfaces =
             asked.map_or_else(|| side.interfaces(placement, options.deadline), |asked| Ok(vec![asked]))?;
@@ -186,7 +220,7 @@ fn prepare<'a>(
     };
     let (prepared, announcement) = prepare().inspect_err(|error| side.give_up(error))?;
     request.info.announcement = announcement;
-    Ok(Joining { request, side, prepared, backend })
+    Ok(Joining { request, side, prepared, backend, generation: generation.cloned() })
 }
 
 /// Joins at the place that the transport reports.
@@ -199,9 +233,9 @@ fn join_introduced(
     check_place(&placement)?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(&placement, options)?;
-    let side = Side::with(listener, &placement, request.info.peer(), tls, options.deadline)?;
+    let side = Side::with(listener, &placement, request.info.peer(), tls, options.deadline, &never)?;
     request.info.announcement = announcement(&*prepared)?;
-    meet(&placement, options, Joining { request, side, prepared, backend })
+    meet(&placement, options, Joining { request, side, prepared, backend, generation: None })
 }
 
 /// Returns the announcement of a transport, if it is short enough for every rank to receive all of them.
@@ -220,11 +254,13 @@ struct Joining<'a> {
     side: Side,
     prepared: Box<dyn Prepared>,
     backend: &'a dyn Backend,
+    /// Generation that the rank joins, in an elastic job.
+    generation: Option<Arc<Generation>>,
 }
 
 /// Meets the other ranks, and connects with them.
 fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> Result<World> {
-    let Joining { request, side, prepared, backend } = joining;
+    let Joining { request, side, prepared, backend, generation } = joining;
     let rank = placement.rank;
     let limit = options.deadline;
     // Looked up before the rendezvous, during which it may end and leave this rank to another parent.
@@ -233,10 +269,15 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         must_share_memory: backend.sharing() == Sharing::Required,
         loopback_only: &|announcement| backend.loopback_only(announcement),
     };
-    let (peers, streams) = side.meet(request, reach, limit)?;
+    let is_over = || generation.as_ref().is_some_and(|generation| generation.is_over());
+    let (peers, streams) = side.meet(request, reach, limit, &is_over)?;
     attendance_file::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
-    let health = Arc::new(Health::watching(rank, members, options.heartbeat()?));
+    let number = generation.as_ref().map(|generation| generation.number);
+    let health = Arc::new(Health::watching(rank, members, options.heartbeat()?, number));
+    if let Some(generation) = &generation {
+        generation.attach(&health);
+    }
     let hosts = Arc::new(WorldHosts::new(rank, &peers.infos));
     let control = Control::start(rank, streams, &health, &hosts, parent)?;
     let announcements = peers.infos.iter().map(|info| Arc::clone(&info.announcement)).collect();
@@ -258,7 +299,13 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         Launcher::Store => place_on_host(rank, &numbers),
         _ => (placement.local_rank, placement.local_size),
     };
-    Ok(World::assemble(rank, local, numbers.into(), options.transport, fabric, Some(control)))
+    let elastic = generation.map(|generation| Elastic { generation, options: options.clone() });
+    Ok(World::assemble(rank, local, numbers.into(), options.transport, fabric, Some(control), elastic))
+}
+
+/// Returns false: the members of a job that is not elastic stay.
+fn never() -> bool {
+    false
 }
 
 /// Returns the local rank of `rank` on its host, and the number of ranks on that host.
@@ -305,14 +352,21 @@ impl Side {
         mine: Peer,
         tls: Option<Tls>,
         limit: Duration,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Self> {
         match listener {
             Some(listener) => Ok(Side::Leader(listener.with_tls(tls), Secret::of(placement, limit)?)),
-            None => Side::new(placement, mine, tls, limit),
+            None => Side::new(placement, mine, tls, limit, is_over),
         }
     }
 
-    fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
+    fn new(
+        placement: &Placement,
+        mine: Peer,
+        tls: Option<Tls>,
+        limit: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Self> {
         let secret = Secret::of(placement, limit)?;
         if placement.rank == 0 {
             attendance_file::set_registered(placement, false);
@@ -320,12 +374,13 @@ impl Side {
             return match listener {
                 Ok(listener) => Ok(Side::Leader(listener, secret)),
                 Err(error) => {
-                    let second = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+                    let second =
+                        Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit, is_over };
                     Err(second.find_other_leader().unwrap_or(error))
                 }
             };
         }
-        let joiner = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+        let joiner = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit, is_over };
         joiner.connect().map(Side::Member)
     }
 
@@ -353,9 +408,10 @@ impl Side {
         mine: JoinRequest,
         reach: TransportLimits<'_>,
         limit: Duration,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<(PeerTable, ControlStreams)> {
         match self {
-            Side::Leader(listener, secret) => lead(listener, mine, reach, &secret, limit),
+            Side::Leader(listener, secret) => lead(listener, mine, reach, &secret, limit, is_over),
             Side::Member(connection) => rendezvous_member::join(connection, mine, limit),
         }
     }

@@ -10,6 +10,7 @@ use crate::bootstrap::{Placement, Store};
 use crate::control::Control;
 use crate::control::health::Health;
 use crate::device_paths::staging::Staging;
+use crate::elastic::generation::Generation;
 #[cfg(feature = "sim")]
 use crate::error::Peer;
 use crate::error::{Error, ErrorContext, Result};
@@ -24,8 +25,8 @@ use channels::Channels;
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 pub use variables::{RESTART, check_environment, log_level, restarts, warn_of_unknown};
 
@@ -48,7 +49,25 @@ struct WorldInner {
     /// Longest time that nothing of an operation may move, in milliseconds.
     deadline: AtomicU64,
     /// Dropped first, so that the rank leaves while the data connections are still open.
-    control: Option<Control>,
+    control: Mutex<Option<Control>>,
+    elastic: Option<Elastic>,
+}
+
+/// Facts about a world whose members may change.
+pub(crate) struct Elastic {
+    generation: Arc<Generation>,
+    /// Options of the join, for the next generation.
+    options: JoinOptions,
+}
+
+impl WorldInner {
+    /// Announces the departure of this rank, once. Rank 0 waits for the others, but not for longer than `limit`.
+    fn leave(&self, limit: Duration) {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(control) = control {
+            control.leave(limit);
+        }
+    }
 }
 
 impl Drop for WorldInner {
@@ -56,9 +75,7 @@ impl Drop for WorldInner {
         if std::thread::panicking() {
             self.fabric.health().fail_self("panicked");
         }
-        if let Some(control) = self.control.take() {
-            control.leave(Duration::from_millis(self.deadline.load(Ordering::Relaxed)));
-        }
+        self.leave(Duration::from_millis(self.deadline.load(Ordering::Relaxed)));
         self.fabric.leave();
     }
 }
@@ -117,7 +134,7 @@ impl World {
         }
         let hosts: Arc<[usize]> = vec![0; size].into();
         let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
-            Self::assemble(rank, (rank, size), Arc::clone(&hosts), TransportKind::Thread, fabric, None)
+            Self::assemble(rank, (rank, size), Arc::clone(&hosts), TransportKind::Thread, fabric, None, None)
         };
         Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
     }
@@ -140,6 +157,7 @@ impl World {
         transport: TransportKind,
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,
+        elastic: Option<Elastic>,
     ) -> Self {
         // Measured now rather than in the middle of the first wait.
         patience();
@@ -152,8 +170,59 @@ impl World {
             fabric,
             channels: Channels::default(),
             deadline,
-            control,
+            control: Mutex::new(control),
+            elastic,
         }))
+    }
+
+    /// Returns the number of this generation of an elastic job, from 1; `None` in a job whose members stay.
+    pub fn generation(&self) -> Option<u64> {
+        self.0.elastic.as_ref().map(|elastic| elastic.generation.number)
+    }
+
+    /// Returns true once this generation of an elastic job ends: a member died, left early or gave up, or a process waits to
+    /// join. Continue with [`World::next`] then. Always true after an operation has failed with [`Error::Membership`], or with
+    /// an error that follows from it, and soon on every member. Always false in a job whose members stay.
+    pub fn changed(&self) -> bool {
+        let is_over = |elastic: &Elastic| elastic.generation.is_over() || self.health().verdict().is_some();
+        self.0.elastic.as_ref().is_some_and(is_over)
+    }
+
+    /// Leaves this generation of an elastic job, and joins the next one, with the same options. The next one begins once all
+    /// processes that are left have called this. Survivors keep their order; newcomers follow them. A process that does not
+    /// call this within the time of `hexagram run --rejoin-wait` is killed.
+    ///
+    /// Operations of this world that have not ended, here or on other ranks, fail with [`Error::Membership`]. Communicators of
+    /// this world keep memory and descriptors until they are dropped.
+    ///
+    /// ```no_run
+    /// use hexagram_physical::{JoinOptions, World};
+    ///
+    /// // Started by `hexagram run -n 4 --elastic 2 -- PROGRAM`.
+    /// let mut world = World::join(&JoinOptions::default())?;
+    /// for step in 0..1000 {
+    ///     // Train the step here, and undo it if it fails while `changed` is true.
+    ///     if world.changed() {
+    ///         world = world.next()?;
+    ///     }
+    /// }
+    /// # Ok::<(), hexagram_physical::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in a job that is not elastic; [`Error::Setup`] if the job ends, or a process is late; as
+    /// [`World::join`].
+    pub fn next(self) -> Result<Self> {
+        let Some(Elastic { generation, options }) = &self.0.elastic else {
+            let what = "this world has no next generation: the members of its job stay";
+            return Err(Error::usage(what, "start the job by `hexagram run --elastic MIN`"));
+        };
+        let (link, options) = (Arc::clone(generation.link()), options.clone());
+        // Ends operations of other threads.
+        generation.end(None, "this rank has called World::next");
+        self.0.leave(Duration::ZERO);
+        drop(self);
+        join::join_next(&link, &options)
     }
 
     /// Returns this rank.

@@ -10,6 +10,7 @@ use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Placement, host_and_port, parse_number};
 use crate::control::health::HeartbeatOptions;
 use crate::device_paths::device_path::PathPreference;
+use crate::elastic::link::MEMBERSHIP;
 use crate::error::{Error, Result};
 use crate::system::environment::variable;
 use crate::transport::TransportKind;
@@ -58,7 +59,7 @@ const fn internal(name: &'static str) -> KnownVariable {
 }
 
 /// All variables, in the order of the documentation.
-const KNOWN: [KnownVariable; 23] = [
+const KNOWN: [KnownVariable; 24] = [
     judged("HEXAGRAM_RANK", "a whole number", is_number),
     judged("HEXAGRAM_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
@@ -83,6 +84,7 @@ const KNOWN: [KnownVariable; 23] = [
     free("HEXAGRAM_TLS_CA", "a file"),
     internal("HEXAGRAM_LISTEN_FD"),
     internal(attendance_file::VARIABLE),
+    internal(MEMBERSHIP),
     internal(STARTERS),
 ];
 

@@ -125,11 +125,7 @@ impl Dispatcher {
     /// Returns the first error, here or on another rank.
     pub(crate) fn failure(&self) -> Option<Error> {
         let verdict = self.comm.world().health().verdict()?;
-        Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
-            culprit: verdict.culprit.clone(),
-            cause: verdict.cause.clone(),
-            context: ErrorContext::Nothing,
-        }))
+        Some(self.failure.get().cloned().unwrap_or_else(|| verdict.error(ErrorContext::Nothing)))
     }
 
     /// Counts a request as postponed, until the returned value is dropped.

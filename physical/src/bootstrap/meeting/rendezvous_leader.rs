@@ -20,8 +20,8 @@ use std::time::Duration;
 /// Longest time between two checks of the clock. A longer gap means that this process was stopped.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Leads the rendezvous as rank 0, until all ranks have joined. Returns the table of the ranks, and the connections for
-/// `control`.
+/// Leads the rendezvous as rank 0, until all ranks have joined, or `is_over` returns true. Returns the table of the ranks, and
+/// the connections for `control`.
 ///
 /// # Errors
 /// [`Error::PeerFailed`] if a rank has ended; [`Error::Setup`] if the ranks do not match, one is missing after
@@ -32,6 +32,7 @@ pub(crate) fn lead(
     reach: TransportLimits<'_>,
     secret: &Secret,
     limit: Duration,
+    is_over: &dyn Fn() -> bool,
 ) -> Result<(PeerTable, ControlStreams)> {
     let (bytes, file) = secret.for_rank_0()?;
     let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
@@ -48,6 +49,9 @@ pub(crate) fn lead(
         outcome = registry.serve(connections);
         if outcome.is_ok() && !registry.is_complete() && left.is_zero() {
             outcome = Err(registry.incomplete(limit, &acceptor, secret));
+        }
+        if outcome.is_ok() && is_over() {
+            outcome = Err(JoinFailure::over());
         }
     }
     if let Err(failure) = outcome {
@@ -102,6 +106,14 @@ impl JoinFailure {
             who,
             &reason,
             "use a different number for each rank, and a different port for each job",
+        )
+    }
+
+    /// Creates the refusal of a generation whose members change before all have joined.
+    fn over() -> Self {
+        JoinFailure::Refused(
+            "the members of the job change".to_owned(),
+            "join the next generation".to_owned(),
         )
     }
 

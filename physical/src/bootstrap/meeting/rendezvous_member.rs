@@ -115,6 +115,8 @@ pub(crate) struct Joiner<'a> {
     pub(crate) tls: Option<&'a Tls>,
     /// Longest time to connect. Time in which this process was stopped does not count.
     pub(crate) limit: Duration,
+    /// Returns true if the rank need not join any more.
+    pub(crate) is_over: &'a dyn Fn() -> bool,
 }
 
 /// Remedy if rank 0 was there at first, and is no longer there.
@@ -173,7 +175,7 @@ impl Joiner<'_> {
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
             contact = contact.after(&cause, hopeless);
-            if hopeless || waited + pause > self.limit {
+            if hopeless || (self.is_over)() || waited + pause > self.limit {
                 return Err(self.cannot_connect(cause, contact));
             }
             occupant.look(self, &cause, known.is_some(), waited);

@@ -45,7 +45,8 @@ const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 /// Returns the variables with which launchers number their ranks and set their rendezvous. If inherited from a
 /// surrounding job, they would contradict its own.
 pub fn of_launchers() -> impl Iterator<Item = &'static str> {
-    let of_meeting = ["HEXAGRAM_ADDR", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"];
+    let of_meeting =
+        ["HEXAGRAM_ADDR", "HEXAGRAM_MEMBERSHIP_FD", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"];
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }
 
