@@ -8,6 +8,7 @@
 //! | `HEXAGRAM_LISTEN_FD` | rank 0 only: descriptors of the sockets that listen there, separated by commas |
 //! | `HEXAGRAM_SECRET_FILE` | file with the job's secret |
 //! | `HEXAGRAM_ATTENDANCE_FD` | descriptor of the file in which the rank notes that rank 0 has registered it |
+//! | `HEXAGRAM_MEMBERSHIP_FD` | in an elastic job: descriptor of the connection to the launcher |
 //! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as ranks read them |
 //! | `HEXAGRAM_RESTART` | how many times the launcher has restarted the job, if it may |
 //! | `RAYON_NUM_THREADS`, `OMP_NUM_THREADS` | this rank's share of the cores, unless it is set already |
@@ -15,7 +16,7 @@
 use crate::Job;
 use crate::rendezvous::RendezvousSetup;
 use hexagram_physical::bootstrap::variable;
-use hexagram_physical::launcher::{REGISTERED, of_launchers};
+use hexagram_physical::launcher::{MEMBERSHIP, REGISTERED, of_launchers};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub fn forget_rank(command: &mut Command) {
 
 /// Sets the variables of `rank` in `command`. Returns the open files that they name, which the rank must inherit.
 ///
-/// Rank 0 takes the listening sockets out of `setup`.
+/// Rank 0 takes the listening sockets out of `setup`, and each process of an elastic job its connection to the launcher.
 pub(super) fn describe(
     command: &mut Command,
     rank: usize,
@@ -60,6 +61,10 @@ pub(super) fn describe(
         let numbers: Vec<String> = listeners.iter().map(|file| file.as_raw_fd().to_string()).collect();
         command.env("HEXAGRAM_LISTEN_FD", numbers.join(","));
         inherited.extend(listeners.into_iter().map(Arc::new));
+    }
+    if let Some(membership) = setup.membership.take() {
+        command.env(MEMBERSHIP, membership.as_raw_fd().to_string());
+        inherited.push(Arc::new(membership));
     }
     inherited
 }

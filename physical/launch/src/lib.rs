@@ -9,6 +9,7 @@
 //! | `rank`, `descendants` | the process of a rank, and the processes that it starts |
 //! | `output`, `logs`, `filter` | the ranks' output, the files that keep it, and the ranks whose output is printed |
 //! | `node`, `machines` | jobs on several machines, and their restarts |
+//! | `elastic` | jobs whose ranks continue in the same processes after a change of their members |
 //! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
 //! | `program` | programs that start their own ranks |
@@ -16,6 +17,7 @@
 #![allow(clippy::disallowed_methods, reason = "starts and ends processes of the system")]
 
 mod descendants;
+mod elastic;
 mod environment;
 mod filter;
 mod logs;
@@ -93,8 +95,13 @@ pub struct Job {
     /// True to start again when a launcher comes: such a start does not count as a restart. Default: false, it waits for the
     /// next restart.
     pub grow: bool,
-    /// Longest time that a restart waits for machines of the last start. Default: [`DEFAULT_REJOIN_WAIT`].
+    /// Longest time that a restart waits for machines of the last start, and that an elastic job waits for a rank after a
+    /// change. Default: [`DEFAULT_REJOIN_WAIT`].
     pub rejoin_wait: Duration,
+    /// Smallest number of ranks of an elastic job, whose ranks continue in the same processes when one of them dies or one
+    /// arrives: the program calls [`World::next`](hexagram_physical::World::next). On a single machine only. Default: `None`, the
+    /// first rank to fail ends the job.
+    pub elastic: Option<usize>,
 }
 
 /// Destination of the output of the ranks.
@@ -132,6 +139,7 @@ impl Job {
             max_restarts: 0,
             grow: false,
             rejoin_wait: DEFAULT_REJOIN_WAIT,
+            elastic: None,
         }
     }
 
@@ -161,6 +169,11 @@ impl Job {
     /// machine 0 decides, and has to outlive the job. A restart continues with the machines that are present after
     /// [`Job::rejoin_wait`], at least [`Node::least`] of them, and renumbers their ranks. A launcher that joins later waits for
     /// the next start.
+    ///
+    /// In an elastic job, a rank that fails ends only itself. While fewer than [`Job::max_restarts`] processes have been started
+    /// in place of others, a process starts in its place, with the number of such starts in `HEXAGRAM_RESTART`. The others
+    /// continue, as long as [`Job::elastic`] are left or will start. A rank that ends with success is not replaced. The job is
+    /// a success if all ranks of its last world end with success.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.
@@ -196,8 +209,10 @@ impl Job {
             return Error::system(doing, cause, remedy);
         }
         // For each rank: a descriptor of the process, one of its guard, two for its output, and two for its logs.
-        let each =
-            2 + if self.output == Output::Prefixed { 2 } else { 0 } + if self.logs.is_some() { 2 } else { 0 };
+        let each = u64::from(self.elastic.is_some())
+            + 2
+            + if self.output == Output::Prefixed { 2 } else { 0 }
+            + if self.logs.is_some() { 2 } else { 0 };
         let needed = DESCRIPTORS + each * self.ranks as u64;
         Error::system(doing, cause, more_open_files(needed, &format!("starting {} ranks", self.ranks)))
     }

@@ -68,6 +68,23 @@ impl Job {
         self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || self.grow || node.least < node.nodes)
     }
 
+    /// Refuses an elastic job that cannot run.
+    fn check_elastic(&self, least: usize) -> Result<()> {
+        if self.node.is_some() {
+            let what = "an elastic job cannot have several machines";
+            return Err(Error::usage(
+                what,
+                "start it on one machine, or use --max-restarts with --nnodes instead of --elastic",
+            ));
+        }
+        if !(1..=self.ranks).contains(&least) {
+            let what =
+                format!("an elastic job of {} ranks cannot continue with {least} at least", self.ranks);
+            return Err(Error::usage(what, "use a minimum from 1 to the number of ranks"));
+        }
+        Ok(())
+    }
+
     /// Refuses a job that cannot run, before any process starts.
     pub(super) fn check(&self) -> Result<()> {
         let size = self.size();
@@ -86,6 +103,9 @@ impl Job {
         {
             let what = format!("a job of {least} to {nodes} machines cannot be started");
             return Err(Error::usage(what, "the smaller number comes first, and is 1 or more"));
+        }
+        if let Some(least) = self.elastic {
+            self.check_elastic(least)?;
         }
         if size > MAX_SIZE {
             let what = format!("{size} ranks exceed the maximum");

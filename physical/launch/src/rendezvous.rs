@@ -30,6 +30,8 @@ pub(super) struct RendezvousSetup {
     pub(super) secret_bytes: Vec<u8>,
     /// Flags in which the ranks note that rank 0 has registered them.
     pub(super) registered: RegisteredFlags,
+    /// Connection of the next process to the launcher, in an elastic job.
+    pub(super) membership: Option<OwnedFd>,
 }
 
 impl RendezvousSetup {
@@ -59,7 +61,8 @@ impl RendezvousSetup {
             let secret = in_memory(&secret_bytes)?;
             let listeners = node.listen(job.size() - job.ranks)?;
             let address = node.address.clone();
-            return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered });
+            let membership = None;
+            return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered, membership });
         }
         let (listener, address) = listen().map_err(|cause| {
             let remedy = "bring the loopback interface up (ip link set lo up)";
@@ -68,7 +71,9 @@ impl RendezvousSetup {
         let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
         let secret = in_memory(&secret_bytes)?;
         let address = address.to_string();
-        Ok(RendezvousSetup { address, listeners: vec![listener.into()], secret, secret_bytes, registered })
+        let listeners = vec![listener.into()];
+        let membership = None;
+        Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered, membership })
     }
 }
 

@@ -11,10 +11,11 @@
 use crate::Job;
 use crate::console_line as say;
 use crate::descendants::Descendants;
+use crate::elastic::{MemberEvent, Members};
 use crate::logs::RankLog;
 use crate::machines::budget::{Budget, Checkpointed};
 use crate::machines::{Decision, Machines, Start};
-use crate::outcome::{Outcome, RankFailure, first_failure};
+use crate::outcome::{Outcome, RankFailure, first_failure, how};
 use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 use std::future;
 use std::io;
 use std::pin::pin;
+use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -50,7 +52,8 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
         Ok(machines) => machines?,
         Err(signal) => return Ok(Outcome::Interrupted { signal }),
     };
-    let mut budget = Budget::new(job.max_restarts);
+    // An elastic job starts single processes.
+    let mut budget = Budget::new(if job.elastic.is_some() { 0 } else { job.max_restarts });
     let mut why = String::new();
     loop {
         let start = match unless_ended(&mut signals, machines.next_start(why)).await {
@@ -159,6 +162,8 @@ struct Supervisor {
     interrupted: Option<i32>,
     /// Failure on another machine that ended the job, if one did.
     elsewhere: Option<String>,
+    /// Members of an elastic job.
+    members: Option<Members>,
     /// Flags that the ranks set.
     flags: RegisteredFlags,
     /// Reporter of ranks that end before they have joined.
@@ -179,9 +184,18 @@ impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
     fn start(job: &Job, secret: Option<&[u8]>) -> Result<Self> {
         let mut setup = RendezvousSetup::open(job, secret)?;
-        let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
-        let logs = RankLog::create_all(folder, job.numbers())?;
-        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| RankLog::remove_all(folder, job.numbers()))
+        let mut supervisor = match &job.logs {
+            None => Self::start_ranks(job, &mut setup, Vec::new())?,
+            Some(folder) => {
+                let logs = RankLog::create_all(folder, job.numbers())?;
+                let started = Self::start_ranks(job, &mut setup, logs);
+                started.inspect_err(|_| RankLog::remove_all(folder, job.numbers()))?
+            }
+        };
+        if let Some(members) = &mut supervisor.members {
+            members.keep(setup);
+        }
+        Ok(supervisor)
     }
 
     /// Starts the ranks. If one cannot be started, kills those that were.
@@ -196,18 +210,57 @@ impl Supervisor {
             failures: Vec::new(),
             interrupted: None,
             elsewhere: None,
+            members: Members::of(job),
             flags: setup.registered.clone(),
             reporter: EndReporter::new(job, setup)?,
             descendants: Descendants::none()?,
         };
         let mut logs = logs.into_iter();
         for number in job.numbers() {
-            let rank = RankProcess::start(number, job, setup, &supervisor.descendants)?;
-            let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
-            let adopted = supervisor.adopt(number, rank, logs.next(), is_shown);
-            adopted.map_err(|cause| job.out_of_files(format!("watch rank {number}"), cause))?;
+            supervisor.start_rank(number, job, setup, logs.next())?;
         }
         Ok(supervisor)
+    }
+
+    /// Starts one rank.
+    fn start_rank(
+        &mut self,
+        number: usize,
+        job: &Job,
+        setup: &mut RendezvousSetup,
+        logs: Option<(RankLog, RankLog)>,
+    ) -> Result<()> {
+        let out_of_files = |cause| job.out_of_files(format!("watch rank {number}"), cause);
+        if let Some(members) = &mut self.members {
+            members.connect(number, setup).map_err(out_of_files)?;
+        }
+        let rank = RankProcess::start(number, job, setup, &self.descendants)?;
+        let pid = rank.group();
+        let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
+        self.adopt(number, rank, logs, is_shown).map_err(out_of_files)?;
+        if let Some(members) = &mut self.members {
+            members.has_started(number, pid);
+        }
+        Ok(())
+    }
+
+    /// Starts a process in place of one that has ended. One that cannot be started is missing, which may end the job.
+    fn start_newcomer(&mut self, number: usize) {
+        let Some((job, mut setup)) = self.members.as_mut().and_then(Members::newcomer) else { return };
+        let logs = job.logs.as_ref().map(|folder| RankLog::create_all(folder, number..number + 1));
+        let started = logs.transpose().and_then(|logs| {
+            let logs = logs.and_then(|mut logs| logs.pop());
+            self.start_rank(number, &job, &mut setup, logs)
+        });
+        if let Some(members) = &mut self.members {
+            members.keep(setup);
+            if let Err(error) = started {
+                say(&error.to_string());
+                let killed = members.has_not_started(number);
+                self.kill(&killed);
+            }
+        }
+        self.end_if_hopeless();
     }
 
     /// Watches a rank that was started.
@@ -238,7 +291,7 @@ impl Supervisor {
         trouble: impl Future<Output = String>,
     ) -> Result<()> {
         let mut trouble = pin!(trouble);
-        while !self.running.is_empty() {
+        while !self.running.is_empty() || self.will_start() {
             tokio::select! {
                 why = &mut trouble, if self.elsewhere.is_none() => {
                     self.elsewhere = Some(why);
@@ -247,6 +300,7 @@ impl Supervisor {
                     }
                 }
                 Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
+                event = next_event(&mut self.members), if self.phase == JobPhase::Running => self.handle(event),
                 request = signals.next() => self.obey(request, signals).await,
                 () = reached(self.deadline) => self.phase_is_over()?,
             }
@@ -261,12 +315,63 @@ impl Supervisor {
         let status = rank.reap();
         // Later ends are caused by this launcher.
         if matches!(self.phase, JobPhase::Running | JobPhase::Noticing) {
-            self.reporter.rank_ended(number, pid, &status);
+            if self.members.is_none() {
+                self.reporter.rank_ended(number, pid, &status);
+            }
             self.failures.extend(RankFailure::of(number, pid, &status));
         }
-        if self.phase == JobPhase::Running && !self.failures.is_empty() {
+        if self.phase != JobPhase::Running {
+            return;
+        }
+        if self.members.is_some() {
+            self.member_ended(number, &status);
+        } else if !self.failures.is_empty() {
             self.enter(JobPhase::Noticing);
         }
+    }
+
+    /// Records the end of a process of an elastic job.
+    fn member_ended(&mut self, number: usize, status: &io::Result<ExitStatus>) {
+        let Some(members) = &mut self.members else { return };
+        let is_success = status.as_ref().is_ok_and(ExitStatus::success);
+        let failure = (!is_success).then(|| how(status));
+        let killed = members.ended(number, failure.as_deref());
+        self.kill(&killed);
+        self.end_if_hopeless();
+    }
+
+    /// Begins the end of an elastic job of which too few processes are left.
+    fn end_if_hopeless(&mut self) {
+        if let Some(members) = self.members.as_mut().filter(|members| members.is_hopeless()) {
+            members.end("fewer ranks are left than --elastic requires");
+            self.enter(JobPhase::Noticing);
+        }
+    }
+
+    /// Reacts to an event of an elastic job.
+    fn handle(&mut self, event: MemberEvent) {
+        let Some(members) = &mut self.members else { return };
+        let killed = match event {
+            MemberEvent::Request(process, request) => members.request(process, request),
+            MemberEvent::Late => members.late(),
+            MemberEvent::Start(number) => return self.start_newcomer(number),
+        };
+        // The ranks have continued without those that failed.
+        if !members.has_failed() {
+            self.failures.clear();
+        }
+        self.kill(&killed);
+    }
+
+    /// Kills the ranks with these numbers.
+    fn kill(&self, numbers: &[usize]) {
+        let running = numbers.iter().filter_map(|number| self.running.get(number));
+        running.for_each(|running| running.rank.signal(Signal::KILL));
+    }
+
+    /// Returns true if a process starts later.
+    fn will_start(&self) -> bool {
+        self.phase == JobPhase::Running && self.members.as_ref().is_some_and(Members::will_start)
     }
 
     /// Performs the request of a signal.
@@ -286,6 +391,9 @@ impl Supervisor {
         self.signal(Signal::CONT);
         // Stopped ranks have lost that time, so their deadline moves.
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(since.elapsed()));
+        if let Some(members) = &mut self.members {
+            members.delay(since.elapsed());
+        }
     }
 
     /// Signals all ranks and their descendants.
@@ -377,7 +485,10 @@ impl Supervisor {
     }
 
     /// Returns the result of the job. Success with lost output is an error.
-    fn outcome(self) -> Result<Outcome> {
+    fn outcome(mut self) -> Result<Outcome> {
+        if self.members.as_ref().is_some_and(|members| !members.has_failed()) {
+            self.failures.clear();
+        }
         match (first_failure(self.failures), self.interrupted, self.console.lost()) {
             (Some(first), ..) => Ok(Outcome::Failed(first)),
             (None, Some(signal), _) => Ok(Outcome::Interrupted { signal }),
@@ -391,6 +502,14 @@ impl Supervisor {
                 Err(Error::system("write the output of the ranks", cause, remedy))
             }
         }
+    }
+}
+
+/// Returns the next event of an elastic job; never in other jobs.
+async fn next_event(members: &mut Option<Members>) -> MemberEvent {
+    match members {
+        Some(members) => members.next().await,
+        None => future::pending().await,
     }
 }
 

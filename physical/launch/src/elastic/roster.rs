@@ -1,0 +1,230 @@
+//! The membership of an elastic job, without processes and clocks: which processes form the next generation, and when.
+//!
+//! ```text
+//! forming --all survivors are ready, and enough processes--> running --a member dies or leaves, or a process arrives--> forming
+//! ```
+//!
+//! The first generation waits for all processes. A later one waits for the survivors of the last one, and takes in the
+//! newcomers that are ready. Survivors keep their order; newcomers follow in the order of their starts.
+
+use super::values::{ProcessId, Values};
+use hexagram_physical::launcher::{MemberNotice, MemberRequest};
+use std::collections::BTreeMap;
+
+/// Effect of an event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Send a message to a process.
+    Send(ProcessId, MemberNotice),
+    /// Kill a process that is not needed any more.
+    Dismiss(ProcessId),
+    /// Report that a generation has begun.
+    Begun { generation: u64, size: usize, newcomers: Vec<ProcessId> },
+}
+
+/// The processes of a job, and its newest generation.
+pub(super) struct Roster {
+    /// Smallest number of ranks.
+    least: usize,
+    /// Processes that will start.
+    starting: usize,
+    /// Processes that run; true if one waits for the next generation.
+    processes: BTreeMap<ProcessId, bool>,
+    /// Number of the newest generation; 0 before the first.
+    generation: u64,
+    /// Processes of that generation by rank, also those that have ended.
+    members: Vec<ProcessId>,
+    /// True while the next generation forms.
+    is_forming: bool,
+    /// True once a process has ended with success in this generation.
+    is_finishing: bool,
+    /// True if a process of this generation has failed.
+    has_failed: bool,
+    values: Values,
+}
+
+impl Roster {
+    /// Creates the roster of a job with this number of processes, none of which has started.
+    pub(super) fn new(processes: usize, least: usize) -> Self {
+        Roster {
+            least,
+            starting: processes,
+            processes: BTreeMap::new(),
+            generation: 0,
+            members: Vec::new(),
+            is_forming: true,
+            is_finishing: false,
+            has_failed: false,
+            values: Values::default(),
+        }
+    }
+
+    /// Records that a process will start in place of one that has ended.
+    pub(super) fn will_start(&mut self) {
+        self.starting += 1;
+    }
+
+    /// Records that a process has started.
+    pub(super) fn started(&mut self, process: ProcessId) {
+        self.starting = self.starting.saturating_sub(1);
+        self.processes.insert(process, false);
+    }
+
+    /// Records that a process will not start after all.
+    pub(super) fn will_not_start(&mut self) -> Vec<Action> {
+        self.starting = self.starting.saturating_sub(1);
+        self.form()
+    }
+
+    /// Serves a request of a process.
+    pub(super) fn request(&mut self, process: ProcessId, request: MemberRequest) -> Vec<Action> {
+        if !self.processes.contains_key(&process) {
+            return Vec::new();
+        }
+        match request {
+            MemberRequest::Ready => self.ready(process),
+            request => {
+                let answers = self.values.request(self.generation, process, request);
+                answers.into_iter().map(|(process, answer)| Action::Send(process, answer)).collect()
+            }
+        }
+    }
+
+    /// Records that a process waits for the next generation.
+    fn ready(&mut self, process: ProcessId) -> Vec<Action> {
+        self.processes.insert(process, true);
+        let mut actions = match self.rank(process) {
+            Some(rank) => self.change(Some(rank), "left early, for the next generation"),
+            None if self.is_finishing && self.generation > 0 => return vec![Action::Dismiss(process)],
+            None => self.change(None, "a process waits to join"),
+        };
+        actions.extend(self.form());
+        actions
+    }
+
+    /// Records the end of a process, with its cause as a verb phrase if it failed.
+    pub(super) fn ended(&mut self, process: ProcessId, failure: Option<&str>) -> Vec<Action> {
+        let rank = self.rank(process);
+        self.processes.remove(&process);
+        self.values.forget(process);
+        let mut actions = Vec::new();
+        match failure {
+            Some(cause) if rank.is_some() => {
+                self.has_failed = true;
+                actions = self.change(rank, cause);
+            }
+            Some(_) => {}
+            None => {
+                self.is_finishing = true;
+                // A newcomer would begin the finished work again.
+                let newcomers = self.processes.keys().filter(|process| self.rank(**process).is_none());
+                if self.generation > 0 {
+                    actions.extend(newcomers.map(|process| Action::Dismiss(*process)));
+                }
+            }
+        }
+        actions.extend(self.form());
+        actions
+    }
+
+    /// Returns the rank of a process in the newest generation.
+    pub(super) fn rank(&self, process: ProcessId) -> Option<usize> {
+        self.members.iter().position(|member| *member == process)
+    }
+
+    /// Ends the newest generation, unless its end has begun.
+    fn change(&mut self, culprit: Option<usize>, cause: &str) -> Vec<Action> {
+        if std::mem::replace(&mut self.is_forming, true) {
+            return Vec::new();
+        }
+        let notice = MemberNotice::Changed { generation: self.generation, culprit, cause: cause.to_owned() };
+        self.survivors().map(|member| Action::Send(member, notice.clone())).collect()
+    }
+
+    /// Members of the newest generation that run.
+    fn survivors(&self) -> impl Iterator<Item = ProcessId> {
+        self.members.iter().copied().filter(|member| self.processes.contains_key(member))
+    }
+
+    /// Returns the survivors that do not wait for the next generation yet, while it forms.
+    pub(super) fn late(&self) -> Vec<ProcessId> {
+        let late = self.survivors().filter(|member| self.is_forming && !self.processes[member]);
+        late.collect()
+    }
+
+    /// Begins the next generation if it is complete.
+    fn form(&mut self) -> Vec<Action> {
+        let is_awaited = |process: &ProcessId, is_ready: &bool| {
+            !is_ready && (self.generation == 0 || self.members.contains(process))
+        };
+        let is_first_incomplete = self.generation == 0 && self.starting > 0;
+        if !self.is_forming
+            || is_first_incomplete
+            || self.processes.iter().any(|(process, is_ready)| is_awaited(process, is_ready))
+        {
+            return Vec::new();
+        }
+        let is_new = |process: &ProcessId| self.rank(*process).is_none();
+        let ready = self.processes.iter().filter(|(_, is_ready)| **is_ready).map(|(process, _)| *process);
+        let newcomers: Vec<ProcessId> = ready.filter(is_new).collect();
+        let members: Vec<ProcessId> = self.survivors().chain(newcomers.iter().copied()).collect();
+        if members.len() < if self.is_finishing { 1 } else { self.least } {
+            return Vec::new();
+        }
+        self.begin(members, newcomers)
+    }
+
+    fn begin(&mut self, members: Vec<ProcessId>, newcomers: Vec<ProcessId>) -> Vec<Action> {
+        self.generation += 1;
+        // Ranks that ended with success are not missing.
+        self.least = self.least.min(members.len());
+        self.is_forming = false;
+        self.is_finishing = false;
+        self.has_failed = false;
+        self.values = Values::default();
+        self.members = members;
+        let [number, size] = [self.generation as usize, self.members.len()];
+        let mut actions = Vec::new();
+        for (rank, member) in self.members.iter().enumerate() {
+            self.processes.insert(*member, false);
+            let notice = MemberNotice::Generation { number: number as u64, rank, size };
+            actions.push(Action::Send(*member, notice));
+        }
+        actions.push(Action::Begun { generation: self.generation, size, newcomers });
+        actions
+    }
+
+    /// Returns the number of processes that run or will start.
+    pub(super) fn remaining(&self) -> usize {
+        self.processes.len() + self.starting
+    }
+
+    /// Returns true if too few processes are left for another generation.
+    pub(super) fn is_hopeless(&self) -> bool {
+        !self.is_finishing && self.remaining() < self.least
+    }
+
+    /// Returns true once a process has ended with success, after which none is started.
+    pub(super) fn is_finishing(&self) -> bool {
+        self.is_finishing
+    }
+
+    /// Returns true if a process of the newest generation failed, or no generation has begun.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed || self.generation == 0
+    }
+
+    /// Returns the number of the newest generation.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Notifies all processes that no further generation begins.
+    pub(super) fn end(&self, why: &str) -> Vec<Action> {
+        let notice = |process: &ProcessId| Action::Send(*process, MemberNotice::Ended(why.to_owned()));
+        self.processes.keys().map(notice).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
