@@ -32,6 +32,7 @@ written. If the reader closes the output (`| head`), the job continues, and its 
 Examples:
   hexagram run -n 4 -- ./train --epochs 3
   hexagram run -n 4 --max-restarts 3 -- ./train --epochs 30 --checkpoint saved
+  hexagram run -n 8 --elastic 2 --max-restarts 10 -- ./program
   hexagram run -n 2 --nnodes 2 --node-rank 0 --addr 10.0.0.1:29400 --secret-file secret -- ./train
   hexagram run -n 2 --nnodes 2 --node-rank 1 --addr 10.0.0.1:29400 --secret-file secret -- ./train";
 
@@ -92,11 +93,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: u32,
 
+    /// Continue with the ranks that are left, MIN or more, when a rank fails, in the same processes: for a program that calls
+    /// World::next. With --max-restarts N, up to N processes start in place of those that have failed, and join the others. On
+    /// one machine only
+    #[arg(long, value_name = "MIN")]
+    elastic: Option<usize>,
+
     /// Start the job again as soon as a machine comes, instead of at the next restart: an option of node 0
     #[arg(long, requires = "addr")]
     grow: bool,
 
-    /// Seconds that a restart waits for the machines of the last start; it then continues with MIN of --nnodes or more
+    /// Seconds that a restart waits for the machines of the last start; it then continues with MIN of --nnodes or more. With
+    /// --elastic, seconds after a change until a rank that has not continued is killed
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_REJOIN_WAIT.as_secs())]
     rejoin_wait: u64,
 
@@ -153,6 +161,7 @@ impl Run {
             max_restarts: self.max_restarts,
             grow: self.grow,
             rejoin_wait: Duration::from_secs(self.rejoin_wait),
+            elastic: self.elastic,
             ..Job::new(self.ranks, self.program)
         })
     }
@@ -192,6 +201,9 @@ fn describe(outcome: &Outcome, job: &Job) -> String {
         (Outcome::Interrupted { .. }, None) => format!("{outcome}; ended every rank"),
         (Outcome::Interrupted { .. }, Some(_)) => format!("{outcome}; ended every rank of this node"),
         (Outcome::Failed(first), None) if job.ranks == 1 => first.to_string(),
+        (Outcome::Failed(first), None) if job.elastic.is_some() => {
+            format!("{first}; ended the ranks that were left")
+        }
         (Outcome::Failed(first), None) => format!("{first} first{others}"),
         (Outcome::Failed(first), Some(node)) => {
             format!(

@@ -12,6 +12,7 @@ mod advise;
 mod bench;
 mod check;
 mod denied;
+mod elastic;
 mod faults;
 mod harness;
 mod node_restarts;
