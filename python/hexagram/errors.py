@@ -35,6 +35,18 @@ class PeerFailed(Error):
     cause: str = ""
 
 
+class MembershipChanged(Error):
+    """The members of an elastic job change: ``rank``, ``host`` and ``pid`` identify the rank that died or left, if one did.
+
+    Communicators of its world cannot be used any more.
+    """
+
+    #: Number of the generation that ends.
+    generation: int = 0
+    #: Cause of the change: ``a process waits to join``.
+    cause: str = ""
+
+
 class DeadlineExceeded(Error, TimeoutError):
     """An operation did not end in time although no rank has failed. The communicator cannot be used any more."""
 

@@ -42,6 +42,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 fn class_of(error: &Error) -> &'static str {
     match error {
         Error::PeerFailed { .. } => "PeerFailed",
+        Error::Membership { .. } => "MembershipChanged",
         Error::Deadline { .. } => "DeadlineExceeded",
         Error::Mismatch { .. } => "Mismatch",
         Error::NotFinite { .. } => "NotFinite",
@@ -58,6 +59,14 @@ fn set_fields(raised: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
     match error {
         Error::PeerFailed { culprit, cause, context } => {
             set_peer(raised, culprit)?;
+            raised.setattr("cause", cause)?;
+            set_during(raised, context)
+        }
+        Error::Membership { generation, culprit, cause, context } => {
+            if let Some(culprit) = culprit {
+                set_peer(raised, culprit)?;
+            }
+            raised.setattr("generation", generation)?;
             raised.setattr("cause", cause)?;
             set_during(raised, context)
         }
