@@ -20,10 +20,15 @@ use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Steps from one snapshot to the next, if ranks have to meet for one.
 const PERIOD: u64 = 16;
+
+/// Name of the fact with the folders that hold checkpoints of the training.
+const KEPT_IN: &str = "kept-in";
 
 /// The state of the last steps of a training, on one rank, from which the ranks that are left continue together with new ones.
 ///
@@ -70,6 +75,12 @@ struct About {
     ranks: usize,
 }
 
+impl fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.kept.iter().map(|snapshot| snapshot.about)).finish()
+    }
+}
+
 impl Snapshots {
     /// Creates the memory of a rank, without any state.
     pub fn new() -> Self {
@@ -95,6 +106,8 @@ impl Snapshots {
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {
         let mut record = engine.checkpoint().save_unchecked()?;
         record.absorb(OWN, own);
+        let folders = engine.kept_in.iter().map(|folder| folder.to_string_lossy());
+        record.note(KEPT_IN, folders.collect::<Vec<_>>().join("\n"));
         let comm = engine.communicator();
         let about = About { era: self.era, step: engine.steps(), rank: comm.rank(), ranks: comm.size() };
         self.kept.push(Snapshot { about, record: Arc::new(record) });
@@ -119,6 +132,9 @@ impl Snapshots {
         let records = InMemory::gather(&comm, &self.kept, &chosen)?;
         let mut record = all_or_none(&comm, records.first().and_then(|record| record.copied()))?;
         let own = record.detach(OWN);
+        // A new member continues the training of these folders, too.
+        let folders: String = record.noted(KEPT_IN)?;
+        engine.kept_in = folders.lines().map(PathBuf::from).collect();
         if chosen.is_resized(comm.size()) {
             resize::load(engine, &records, record)?;
         } else {

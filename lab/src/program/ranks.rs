@@ -94,7 +94,7 @@ impl ProgramRanks {
     /// # Errors
     /// Those of `rank`, or of the start.
     pub fn run<R: Send>(&self, rank: impl Fn(&World) -> Result<R> + Sync) -> Result<Ran<R>> {
-        Ok(match self.run_with(rank)? {
+        Ok(match self.run_with(|world| as_rank(world, |world| rank(&world)))? {
             Ran::Here(ranks) => Ran::Here(ranks.into_iter().collect::<Result<_>>()?),
             Ran::Elsewhere(code) => Ran::Elsewhere(code),
         })
@@ -106,14 +106,14 @@ impl ProgramRanks {
     /// Those of the start.
     pub fn run_with<R: Send, E: Display + Send>(
         &self,
-        rank: impl Fn(&World) -> std::result::Result<R, E> + Sync,
+        rank: impl Fn(World) -> std::result::Result<R, E> + Sync,
     ) -> Result<Ran<std::result::Result<R, E>>> {
         check_environment()?;
         let Some(ranks) = self.to_start()? else {
-            return Ok(Ran::Here(vec![as_rank(self.join()?, |world| rank(&world))]));
+            return Ok(Ran::Here(vec![rank(self.join()?)]));
         };
         if self.transport == TransportKind::Thread {
-            return as_threads(ranks, |world| as_rank(world, |world| rank(&world))).map(Ran::Here);
+            return as_threads(ranks, rank).map(Ran::Here);
         }
         let started = start_of_program().as_secs_f64();
         let environment = vec![(STARTED.into(), started.to_string().into())];

@@ -65,6 +65,8 @@ pub(super) struct RunLog<'a> {
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
     resumed_at: u64,
+    /// True if earlier members of the job have made the steps before.
+    is_continued: bool,
     /// Bytes that this rank sent before the epoch, or outside training.
     sent_before: u64,
     /// Bytes of all ranks and epochs.
@@ -85,7 +87,9 @@ impl<'a> RunLog<'a> {
     ) -> Result<Self, RunError> {
         let first = world.rank() == 0;
         let directory = run.options.directory(world.size());
-        let metrics = if first { Some(MetricsFile::create(directory)?) } else { None };
+        // Earlier members of the job may have written to it.
+        let appends = world.generation().is_some_and(|generation| generation > 1);
+        let metrics = if first { Some(MetricsFile::open(directory, appends)?) } else { None };
         let progress = EpochProgress::new(world.rank(), steps);
         Ok(RunLog {
             run,
@@ -103,6 +107,7 @@ impl<'a> RunLog<'a> {
             rate,
             steps: 0,
             resumed_at: 0,
+            is_continued: false,
             sent_before: 0,
             bytes: 0,
             loss: f64::NAN,
@@ -114,6 +119,12 @@ impl<'a> RunLog<'a> {
         self.steps = steps;
         self.resumed_at = steps;
         self.sent_before = self.world.traffic().payload_sent();
+    }
+
+    /// Reports that the training continues among different members.
+    pub(super) fn continued(&mut self) {
+        self.is_continued = true;
+        self.say(&format!("continues at step {} with {} ranks", self.resumed_at, self.world.size()));
     }
 
     /// Begins an epoch, which counts from 0.
@@ -230,7 +241,7 @@ impl<'a> RunLog<'a> {
     /// Reports it and returns true if the checkpoint was of the end of the training: after this many steps, none was
     /// made.
     pub(super) fn nothing_left(&self, steps: u64) -> bool {
-        if steps > self.resumed_at {
+        if steps > self.resumed_at || self.is_continued {
             return false;
         }
         let epochs = self.run.options.epochs;
@@ -277,7 +288,7 @@ impl<'a> RunLog<'a> {
 
     /// Returns the report of the whole run.
     fn report(&self, result: &Judged, failed_saves: u64) -> RunReport {
-        let CheckedRun { options, algorithm, stepper, subject } = self.run;
+        let CheckedRun { options, algorithm, stepper, subject, .. } = self.run;
         let ranks = self.world.size();
         let of_all_reduce = result.bytes_per_step * (self.steps - self.resumed_at) as f64;
         RunReport {

@@ -12,7 +12,7 @@ use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Figures of one step.
@@ -88,17 +88,18 @@ pub(super) struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Starts the file, in a folder that is created if it is missing, with its parents. Replaces the file of an earlier run.
+    /// Starts the file, in a folder that is created if it is missing, with its parents. Replaces the file of an earlier run, or
+    /// continues it.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the folder cannot be created, or the file cannot be written.
-    pub(super) fn create(directory: impl AsRef<Path>) -> Result<Self> {
+    pub(super) fn open(directory: impl AsRef<Path>, appends: bool) -> Result<Self> {
         let directory = directory.as_ref();
         prepare(directory)?;
         let path = directory.join("metrics.jsonl");
         let file = File::options().write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|cause| not_written(&path, cause))?;
+        let mut file = file.map_err(|cause| not_written(&path, cause))?;
         // All trainings of the machine may write to one /dev/null.
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             // Held while the file is open: a second training would mix its figures with these.
@@ -106,7 +107,8 @@ impl MetricsFile {
                 let what = format!("a running training writes its figures to {}", directory.display());
                 return Err(Error::usage(what, "choose a different folder with --out"));
             }
-            file.set_len(0).map_err(|cause| not_written(&path, cause))?;
+            let placed = if appends { file.seek(SeekFrom::End(0)).map(drop) } else { file.set_len(0) };
+            placed.map_err(|cause| not_written(&path, cause))?;
         }
         Ok(MetricsFile { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
     }
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn lines_read_back() {
         let scratch = Scratch::new("lines");
-        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::open(&scratch.0, false).unwrap();
         metrics.step(STEP).unwrap();
         metrics.epoch(EPOCH).unwrap();
         metrics.epoch(EpochMetrics { epoch: 1, samples_per_s: 3000.0, seconds: 3.0, ..EPOCH }).unwrap();
@@ -279,7 +281,7 @@ mod tests {
     #[test]
     fn what_the_algorithm_gave_out_is_on_its_steps_line() {
         let scratch = Scratch::new("algorithm");
-        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::open(&scratch.0, false).unwrap();
         let given = BTreeMap::from([("drift".to_owned(), 0.5), ("staleness".to_owned(), f64::NAN)]);
         metrics.step(StepMetrics { metrics: given, ..STEP }).unwrap();
         metrics.epoch(EPOCH).unwrap();
@@ -289,7 +291,7 @@ mod tests {
     #[test]
     fn an_epoch_is_on_disk_before_the_run_ends() {
         let scratch = Scratch::new("flush");
-        let mut metrics = MetricsFile::create(scratch.0.join("a/b")).unwrap();
+        let mut metrics = MetricsFile::open(scratch.0.join("a/b"), false).unwrap();
         metrics.step(STEP).unwrap();
         metrics.epoch(EPOCH).unwrap();
         assert_eq!(fs::read_to_string(scratch.0.join("a/b/metrics.jsonl")).unwrap().lines().count(), 2);
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn a_diverged_or_empty_run_is_still_json() {
         let scratch = Scratch::new("nan");
-        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::open(&scratch.0, false).unwrap();
         metrics.step(StepMetrics { loss: f64::NAN, ..STEP }).unwrap();
         metrics.epoch(EpochMetrics { loss: f64::INFINITY, ..EPOCH }).unwrap();
         assert!(scratch.lines().iter().all(|line| line["loss"].is_null()));
@@ -309,7 +311,7 @@ mod tests {
         let scratch = Scratch::new("directory");
         fs::create_dir_all(&scratch.0).unwrap();
         fs::write(scratch.0.join("file"), "").unwrap();
-        let error = MetricsFile::create(scratch.0.join("file/run")).unwrap_err();
+        let error = MetricsFile::open(scratch.0.join("file/run"), false).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("file/run") && text.contains("choose a writable folder"), "{error}");
     }
@@ -318,7 +320,7 @@ mod tests {
     fn a_file_that_cannot_be_made_is_named() {
         let scratch = Scratch::new("file");
         fs::create_dir_all(scratch.0.join("metrics.jsonl")).unwrap();
-        let error = MetricsFile::create(&scratch.0).unwrap_err();
+        let error = MetricsFile::open(&scratch.0, false).unwrap_err();
         assert!(error.to_string().contains("metrics.jsonl"), "{error}");
     }
 
@@ -328,7 +330,7 @@ mod tests {
         let scratch = Scratch::new("full");
         fs::create_dir_all(&scratch.0).unwrap();
         std::os::unix::fs::symlink("/dev/full", scratch.0.join("metrics.jsonl")).unwrap();
-        let mut metrics = MetricsFile::create(&scratch.0).unwrap();
+        let mut metrics = MetricsFile::open(&scratch.0, false).unwrap();
         let error = metrics.epoch(EPOCH).unwrap_err();
         assert!(error.to_string().contains("free disk space"), "{error}");
     }

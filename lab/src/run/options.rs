@@ -9,13 +9,18 @@ use crate::program::{
 use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
-use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
+use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry, Snapshots};
+use hexagram::physical::bootstrap::variable;
 use hexagram::physical::device::DeviceChoice;
+use hexagram::physical::launcher::MEMBERSHIP;
+use hexagram::physical::ranks::as_member;
 use hexagram::physical::world::restarts;
 use hexagram::sampler::loader::LoaderOptions;
 use hexagram::{Error, JoinOptions, Result, TransportKind, World};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// More processes than this on one machine are likely a typing error.
@@ -124,6 +129,8 @@ pub struct CheckedRun {
     pub stepper: Stepper,
     /// Model and data.
     pub subject: Subject,
+    /// The last steps of this rank, if the members of the job may change.
+    pub(super) kept: Arc<Mutex<Snapshots>>,
 }
 
 impl CheckedRun {
@@ -151,14 +158,15 @@ impl CheckedRun {
         if options.every == 0 {
             return Err(Error::usage("--every is 0", "use at least 1, or omit it for the default"));
         }
-        options.is_restarted = restarts()? > 0;
+        // New members of an elastic job continue with the others.
+        options.is_restarted = restarts()? > 0 && variable(MEMBERSHIP).is_none();
         options.resume |= options.checkpoint.is_some() && options.is_restarted;
         if let Some(trace) = &options.trace {
             check_writable(trace)?;
         }
         let rate = tuned(algorithm.name(), subject.rates).learning_rate;
         let stepper = options.stepping.check(&algorithm, rate)?;
-        let run = CheckedRun { options, algorithm, stepper, subject };
+        let run = CheckedRun { options, algorithm, stepper, subject, kept: Arc::default() };
         run.schedule(run.subject.samples as u64)?;
         Ok(run)
     }
@@ -188,9 +196,14 @@ impl CheckedRun {
             // Checked here, so that an invalid folder gives one message, not one per rank.
             options.out.as_deref().map_or(Ok(()), super::metrics::prepare)?;
         }
-        let one = |world: &World| -> Result<ExitCode, String> {
-            let named = |error: RunError| format!("rank {}: {error}", world.rank());
-            self.check_share(world.size()).map_err(RunError::from).and_then(|()| rank(world)).map_err(named)
+        let one = |world: World| -> Result<ExitCode, String> {
+            let number = Cell::new(world.rank());
+            let ended: Result<ExitCode, RunError> = as_member(world, |world| {
+                number.set(world.rank());
+                self.check_share(world.size())?;
+                rank(world)
+            });
+            ended.map_err(|error| format!("rank {}: {error}", number.get()))
         };
         match ranks.run_with(one)? {
             Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
@@ -243,6 +256,11 @@ impl CheckedRun {
         }
         let what = format!("--batch {batch} on {ranks} ranks exceeds the {samples} training samples");
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+    }
+
+    /// Returns the last steps of this rank.
+    pub(super) fn kept(&self) -> MutexGuard<'_, Snapshots> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the options that must be the same on all ranks.

@@ -17,7 +17,7 @@ pub(super) struct MadeWith(Vec<(&'static str, String)>);
 impl MadeWith {
     /// Collects the facts of a training with this learning rate.
     pub(super) fn of(run: &CheckedRun, rate: LearningRate) -> Self {
-        let CheckedRun { options, algorithm, stepper, subject } = run;
+        let CheckedRun { options, algorithm, stepper, subject, .. } = run;
         let mut facts = vec![
             ("--algorithm", algorithm.to_string()),
             ("--model", subject.model.clone()),

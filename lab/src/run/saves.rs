@@ -6,7 +6,7 @@
 use super::provenance::MadeWith;
 use super::{RunError, RunOptions, Trained, position};
 use hexagram::Error;
-use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record, Snapshots};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 
 /// The checkpoints of one training, on one rank; none if they are off.
@@ -65,20 +65,29 @@ impl Saves {
         let Some(own) = replica.load_if(saves.checkpoints(), &mut fits)? else {
             return Ok(Resumed::default());
         };
-        let state = position::noted(&own)?;
-        let epoch = state.epoch;
-        let present = loader.state();
-        let saved = if own.notes("ranks") { own.noted("ranks")? } else { ranks };
-        if saved != ranks {
-            changed.push(format!("{saved} ranks, and now {ranks}"));
-        }
-        if may_change && (state.seed, state.order) != (present.seed, present.order) {
-            changed.push(format!("a different order of samples, so that epoch {} begins anew", epoch + 1));
-            loader.set_epoch(epoch);
-        } else {
-            loader.resume(&state)?;
-        }
-        Ok(Resumed { epoch, changed })
+        resumed(&own, changed, loader, (ranks, may_change))
+    }
+
+    /// Continues from the state that earlier members have kept; returns `None` if there is none. A collective call.
+    ///
+    /// # Errors
+    /// If the state cannot be loaded.
+    pub(super) fn continue_kept<B: Send + 'static>(
+        replica: &mut impl Trained,
+        loader: &mut DataLoader<B>,
+        kept: &mut Snapshots,
+    ) -> Result<Option<Resumed>, RunError> {
+        let Some(own) = replica.load_kept(kept)? else { return Ok(None) };
+        let ranks = replica.engine().communicator().size();
+        resumed(&own, Vec::new(), loader, (ranks, false)).map(Some)
+    }
+
+    /// Returns the record that is kept or saved with a state: the position of the loader, and the number of ranks.
+    pub(super) fn own(state: &LoaderState, ranks: usize) -> Record {
+        let mut own = Record::default();
+        position::note(&mut own, state);
+        own.note("ranks", ranks);
+        own
     }
 
     /// Fails if the folder is not writable, or belongs to a different training. A collective call, before the first
@@ -106,9 +115,7 @@ impl Saves {
         state: &LoaderState,
     ) -> Result<Option<String>, RunError> {
         let Some(saves) = &mut self.saves else { return Ok(None) };
-        let mut own = Record::default();
-        position::note(&mut own, state);
-        own.note("ranks", replica.engine().communicator().size());
+        let mut own = Self::own(state, replica.engine().communicator().size());
         self.made_with.note(&mut own);
         self.tried += 1;
         self.step = replica.engine().steps();
@@ -172,4 +179,27 @@ impl Saves {
         };
         (*failed > 0).then(|| format!("{failed} of {tried} saves failed, {last}"))
     }
+}
+
+/// Sets the loader to the position in a record; `changed` lists the differences so far.
+fn resumed<B: Send + 'static>(
+    own: &Record,
+    mut changed: Vec<String>,
+    loader: &mut DataLoader<B>,
+    (ranks, may_change): (usize, bool),
+) -> Result<Resumed, RunError> {
+    let state = position::noted(own)?;
+    let epoch = state.epoch;
+    let present = loader.state();
+    let saved = if own.notes("ranks") { own.noted("ranks")? } else { ranks };
+    if saved != ranks {
+        changed.push(format!("{saved} ranks, and now {ranks}"));
+    }
+    if may_change && (state.seed, state.order) != (present.seed, present.order) {
+        changed.push(format!("a different order of samples, so that epoch {} begins anew", epoch + 1));
+        loader.set_epoch(epoch);
+    } else {
+        loader.resume(&state)?;
+    }
+    Ok(Resumed { epoch, changed })
 }

@@ -70,15 +70,25 @@ impl<'a> TrainingSession<'a> {
         if run.options.trace.is_some() {
             replica.trace()?;
         }
-        let mut resumed = Resumed::default();
-        if run.options.resume {
-            resumed = saves.resume(replica, loader, run.options.change)?;
-            log.changed(&resumed.changed);
+        let mut continued = None;
+        if comm.world().generation().is_some() {
+            continued = Saves::continue_kept(replica, loader, &mut run.kept())?;
         }
+        let is_continued = continued.is_some();
+        let resumed = match continued {
+            Some(continued) => continued,
+            None if run.options.resume => saves.resume(replica, loader, run.options.change)?,
+            None => Resumed::default(),
+        };
         // After resuming: a learning rate that has changed replaces the one that was saved.
         replica.set_learning_rate(rate);
         saves.check(replica)?;
         log.resumed(replica.engine().steps());
+        if is_continued {
+            log.continued();
+        } else {
+            log.changed(&resumed.changed);
+        }
         let epoch = CurrentEpoch::new(resumed.epoch, Duration::ZERO);
         Ok(TrainingSession { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
     }
@@ -119,6 +129,9 @@ impl<'a> TrainingSession<'a> {
     ) -> Result<(), RunError> {
         self.epoch.losses.push(loss);
         self.log.step(loss, replica.engine().metrics());
+        if self.comm.world().generation().is_some() {
+            replica.keep(&mut self.run.kept(), &|| Saves::own(&position, self.comm.size()))?;
+        }
         if self.saves.is_due(replica.engine().steps(), false) {
             self.log.warn(self.saves.finish(replica)?);
             self.log.warn(self.saves.begin(replica, &position)?);

@@ -3,7 +3,7 @@
 use super::RunError;
 use crate::task::{ModelValues, Task};
 use crate::training;
-use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record, Snapshots};
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, LearningRate};
@@ -45,6 +45,12 @@ pub trait Trained {
 
     /// Waits for the save in progress. Fails like [`begin_save`](Self::begin_save).
     fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError>;
+
+    /// Keeps the state of this step, and `own`, in memory. A collective call only as [`Snapshots::keep`] is.
+    fn keep(&mut self, kept: &mut Snapshots, own: &dyn Fn() -> Record) -> Result<(), RunError>;
+
+    /// Loads the state that earlier members have kept, if there is any. Returns the record kept with it.
+    fn load_kept(&mut self, kept: &mut Snapshots) -> Result<Option<Record>, RunError>;
 
     /// Loads the newest checkpoint if there is one and `fits` accepts the record saved with it. Returns this record.
     fn load_if(
@@ -138,6 +144,14 @@ impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
 
     fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError> {
         Ok(saves.finish(&mut self.engine).map(drop)?)
+    }
+
+    fn keep(&mut self, kept: &mut Snapshots, own: &dyn Fn() -> Record) -> Result<(), RunError> {
+        Ok(kept.keep(&mut self.engine, own)?)
+    }
+
+    fn load_kept(&mut self, kept: &mut Snapshots) -> Result<Option<Record>, RunError> {
+        Ok(kept.load(&mut self.engine)?)
     }
 
     fn load_if(

@@ -34,6 +34,39 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
     rank(world).inspect_err(|error| health.fail_self(&format!("failed: {error}")))
 }
 
+/// Runs `rank` like [`as_rank`] in each generation of an elastic job: again, in the next world, if it has failed because the
+/// members changed. The error of a generation is logged. In a job whose members stay, `rank` runs once.
+///
+/// # Errors
+/// Those of `rank`, and of [`World::next`].
+///
+/// ```no_run
+/// use hexagram_physical::{JoinOptions, Result, World, ranks::as_member};
+///
+/// fn main() -> Result<()> {
+///     // Started by `hexagram run -n 4 --elastic 2 -- PROGRAM`.
+///     let world = World::join(&JoinOptions::default())?;
+///     as_member(world, |world| {
+///         println!("rank {} of {}", world.rank(), world.size());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn as_member<R, E: Display + From<Error>>(
+    mut world: World,
+    mut rank: impl FnMut(&World) -> Result<R, E>,
+) -> Result<R, E> {
+    loop {
+        match rank(&world) {
+            Err(error) if world.changed() => {
+                tracing::info!("{error}");
+                world = world.next()?;
+            }
+            ended => return ended.inspect_err(|error| world.health().fail_self(&format!("failed: {error}"))),
+        }
+    }
+}
+
 /// Runs `rank` on `ranks` threads of this process, each a rank of one world. Returns the results by rank.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use super::data::ImageDataset;
 use super::model::{PartwiseModel, correct};
 use candle_core::{DType, Device, Tensor};
-use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
+use hexagram::algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record, Snapshots};
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{DataParallel, LearningRate};
@@ -63,6 +63,14 @@ impl run::Trained for TrainedModel {
 
     fn finish_save(&mut self, saves: &mut BackgroundSaves) -> Result<(), RunError> {
         self.replica.finish_save(saves).map(drop).map_err(of_the_engine)
+    }
+
+    fn keep(&mut self, kept: &mut Snapshots, own: &dyn Fn() -> Record) -> Result<(), RunError> {
+        Ok(self.replica.keep(kept, own)?)
+    }
+
+    fn load_kept(&mut self, kept: &mut Snapshots) -> Result<Option<Record>, RunError> {
+        Ok(self.replica.load_kept(kept)?)
     }
 
     fn load_if(

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::model::{ModelTensor, dtype};
 use crate::replica::Replica;
 use candle_core::Tensor;
-use hexagram_algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record};
+use hexagram_algorithms::checkpoint::{BackgroundSaves, Checkpoints, Record, Snapshots};
 use hexagram_algorithms::logical::{self, ReduceOp};
 use std::path::PathBuf;
 
@@ -52,9 +52,38 @@ impl Replica {
         Ok(saves.finish(&mut self.engine)?)
     }
 
+    /// Keeps the state of this step in memory, and `own`, the records of the program. Call it after each step, on every rank of
+    /// a job whose members may change.
+    ///
+    /// # Errors
+    /// [`Error::Hexagram`] after a step of a candle optimizer other than [`candle_nn::SGD`]; as [`Snapshots::keep`].
+    pub fn keep(&mut self, kept: &mut Snapshots, own: impl FnOnce() -> Record) -> Result<()> {
+        if let Some(optimizer) = self.unreached {
+            return Err(private(optimizer));
+        }
+        let own = self.with_tensors(own())?;
+        kept.keep(&mut self.engine, || own)?;
+        self.settled()
+    }
+
+    /// Continues from the state that earlier members have kept; returns the records of the program, or `None` without any. A
+    /// collective call, before the first step.
+    ///
+    /// # Errors
+    /// As [`Snapshots::load`].
+    pub fn load_kept(&mut self, kept: &mut Snapshots) -> Result<Option<Record>> {
+        let Some(own) = kept.load(&mut self.engine)? else { return Ok(None) };
+        self.load_tensors(&own)?;
+        Ok(Some(own))
+    }
+
     /// Adds the tensors that the engine does not have to the records of the program.
-    fn with_model(&mut self, mut own: Record) -> Result<Record> {
+    fn with_model(&mut self, own: Record) -> Result<Record> {
         self.check_reached()?;
+        self.with_tensors(own)
+    }
+
+    fn with_tensors(&self, mut own: Record) -> Result<Record> {
         for entry in self.saved_apart() {
             own.put_tensor(
                 &format!("{MODEL}{}", entry.name),
@@ -85,6 +114,12 @@ impl Replica {
     ) -> Result<Option<Record>> {
         self.check_reached()?;
         let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
+        self.load_tensors(&own)?;
+        Ok(Some(own))
+    }
+
+    /// Loads the tensors that the engine does not have. A collective call.
+    fn load_tensors(&mut self, own: &Record) -> Result<()> {
         let home = &self.home;
         let mut apart = self.saved_apart();
         let load = |entry: &ModelTensor| {
@@ -99,8 +134,7 @@ impl Replica {
         };
         let loaded = home.exchange(|| apart.try_for_each(load));
         self.report_failure(loaded)?;
-        self.settled()?;
-        Ok(Some(own))
+        self.settled()
     }
 
     /// Returns the tensors that the engine does not have.
@@ -117,7 +151,12 @@ impl Replica {
             return Ok(());
         }
         let optimizer = self.unreached.unwrap_or("another rank's optimizer");
-        let what = format!("a checkpoint cannot contain the state of {optimizer}, which is private");
-        Err(Error::usage(what, "use an engine optimizer (EngineOptions::optimizer), or SGD of candle"))
+        Err(private(optimizer))
     }
+}
+
+/// Creates the error for an optimizer whose state is not accessible.
+fn private(optimizer: &str) -> Error {
+    let what = format!("a checkpoint cannot contain the state of {optimizer}, which is private");
+    Error::usage(what, "use an engine optimizer (EngineOptions::optimizer), or SGD of candle")
 }
