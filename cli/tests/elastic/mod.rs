@@ -151,11 +151,22 @@ fn an_arrival_ends_operations_in_flight() {
 fn a_rank_that_ends_with_success_is_not_replaced() {
     let mut job = Elastic::start("elastic-leave", &["-n", "3", "--elastic", "3", "--max-restarts", "9"], &[]);
     let (first, pids) = job.next(0, 3);
-    job.write(&pids[1].to_string());
+    job.write(&format!("leave-{}", pids[1]));
     let (_, left) = job.next(first, 2);
     assert_eq!(left, [pids[0], pids[2]]);
     let ended = job.stop();
     assert_eq!((ended.code, ended.stderr.len()), (Some(0), 0), "{:?}", ended.stderr);
+}
+
+#[test]
+fn a_rank_with_an_error_of_its_own_ends_and_the_others_continue() {
+    let mut job = Elastic::start("elastic-fault", &["-n", "3", "--elastic", "2"], &[]);
+    let (first, pids) = job.next(0, 3);
+    job.write(&format!("fail-{}", pids[2]));
+    assert_eq!(job.next(first, 2).1, pids[..2]);
+    assert!(job.errors.iter().all(|error| error.contains("found a fault")), "{:?}", job.errors);
+    let ended = job.stop();
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
 }
 
 #[test]

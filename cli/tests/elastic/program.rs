@@ -97,8 +97,13 @@ fn work(world: &World, folder: &Path, step: &mut i64) -> Result<End> {
         if sums[2] > 0 {
             return Ok(End::Stop);
         }
-        if leaves(folder) {
+        if is_asked(folder, "leave") {
             std::process::exit(0);
+        }
+        if is_asked(folder, "fail") {
+            world.health().fail_self("found a fault");
+            assert!(!world.changed(), "an error of its own");
+            std::process::exit(5);
         }
         if world.changed() || folder.join(TURN).exists() {
             return Ok(End::Change);
@@ -107,9 +112,9 @@ fn work(world: &World, folder: &Path, step: &mut i64) -> Result<End> {
     Err(Error::usage("the loop has no end", "see above"))
 }
 
-/// Returns true if this process has to leave, by a file with its process id.
-fn leaves(folder: &Path) -> bool {
-    folder.join(std::process::id().to_string()).exists()
+/// Returns true if a file asks this process for an action.
+fn is_asked(folder: &Path, action: &str) -> bool {
+    folder.join(format!("{action}-{}", std::process::id())).exists()
 }
 
 /// Fails if this process has more threads, descriptors or shared mappings than in an earlier generation.

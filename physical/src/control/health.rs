@@ -152,6 +152,8 @@ struct SharedHealth {
     waits: Mutex<Waits>,
     /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
+    /// Set once a rank of this process has given up, before any verdict.
+    has_given_up: AtomicBool,
 }
 
 impl SharedHealth {
@@ -191,7 +193,9 @@ impl Health {
         let verdict = OnceLock::new();
         let bells = Mutex::default();
         let doubt = AtomicBool::new(false);
-        let shared = SharedHealth { peers, left, verdict, bells, heartbeat, generation, waits, doubt };
+        let has_given_up = AtomicBool::new(false);
+        let shared =
+            SharedHealth { peers, left, verdict, bells, heartbeat, generation, waits, doubt, has_given_up };
         Health { rank, shared: Arc::new(shared), reporter: OnceLock::new() }
     }
 
@@ -215,6 +219,11 @@ impl Health {
         self.shared.verdict.get()
     }
 
+    /// Returns true if this process has given up for a reason of its own, rather than because of the failure of another rank.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.shared.has_given_up.load(Ordering::Acquire)
+    }
+
     /// Returns true if `rank` has finished and announced it.
     pub fn has_left(&self, rank: usize) -> bool {
         self.shared.left[rank].load(Ordering::Acquire)
@@ -223,6 +232,9 @@ impl Health {
     /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
     /// counts.
     pub fn fail_self(&self, cause: &str) {
+        if self.verdict().is_none() {
+            self.shared.has_given_up.store(true, Ordering::Release);
+        }
         self.report_failure(self.rank, cause);
     }
 
@@ -408,5 +420,32 @@ mod tests {
         let health = Health::new(0, (0..3).map(peer).collect());
         assert!(health.record_verdict(2, "died") && !health.record_verdict(1, "died too"));
         assert_eq!(health.verdict().map(|verdict| verdict.culprit.rank), Some(2));
+    }
+
+    #[test]
+    fn failures_and_arrivals_in_an_elastic_world_are_changes_of_its_members() {
+        let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
+        let health = || Health::watching(0, vec![peer(0), peer(1)], HeartbeatOptions::default(), Some(7));
+        let text = |health: &Health| health.verdict().unwrap().error(ErrorContext::Joining).to_string();
+        let (died, arrived) = (health(), health());
+        died.record_verdict(1, "died");
+        assert_eq!(
+            text(&died),
+            "generation 7 ends: rank 1 (host here, pid 1) died before all ranks had joined; continue with \
+             World::next, or from the last checkpoint"
+        );
+        arrived.record_change(None, "a process waits to join");
+        assert!(text(&arrived).starts_with("generation 7 ends: a process waits to join before"));
+        assert!(arrived.verdict().unwrap().is_arrival() && !died.verdict().unwrap().is_arrival());
+    }
+
+    #[test]
+    fn only_a_failure_before_all_others_is_of_this_rank_itself() {
+        let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
+        let [first, second] = [(); 2].map(|()| Health::new(0, vec![peer(0), peer(1)]));
+        first.fail_self("gave up");
+        second.record_verdict(1, "died");
+        second.fail_self("gave up");
+        assert!(first.has_given_up() && !second.has_given_up());
     }
 }

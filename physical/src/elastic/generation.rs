@@ -55,7 +55,8 @@ impl Generation {
         if state.change.is_some() {
             return;
         }
-        state.change = Some((culprit.filter(|rank| *rank < self.size), cause.to_owned()));
+        let culprit = culprit.filter(|rank| *rank < self.size);
+        state.change = Some((culprit, cause.to_owned()));
         let health = state.health.upgrade();
         drop(state);
         if let Some(health) = health {

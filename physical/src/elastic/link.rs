@@ -216,7 +216,9 @@ impl MembershipLink {
 
 /// Creates the error of a process that is not a member.
 fn no_member(what: String) -> Error {
-    let remedy = format!("start each process by `hexagram run --elastic`, or unset {MEMBERSHIP}");
+    let remedy = format!(
+        "start each process by `hexagram run --elastic`, through wrappers that keep descriptors open, or unset {MEMBERSHIP}"
+    );
     Error::setup(format!("{MEMBERSHIP} {what}"), remedy)
 }
 

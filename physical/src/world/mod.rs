@@ -182,10 +182,13 @@ impl World {
 
     /// Returns true once this generation of an elastic job ends: a member died, left early or gave up, or a process waits to
     /// join. Continue with [`World::next`] then. Always true after an operation has failed with [`Error::Membership`], or with
-    /// an error that follows from it, and soon on every member. Always false in a job whose members stay.
+    /// an error that follows from it, and soon on every member. False on a rank that has given up because of an error of its
+    /// own, such as [`Error::Mismatch`] or [`Error::NotFinite`], which would return in the next generation: it should exit.
+    /// Always false in a job whose members stay.
     pub fn changed(&self) -> bool {
-        let is_over = |elastic: &Elastic| elastic.generation.is_over() || self.health().verdict().is_some();
-        self.0.elastic.as_ref().is_some_and(is_over)
+        let health = self.health();
+        let is_over = |elastic: &Elastic| elastic.generation.is_over() || health.verdict().is_some();
+        !health.has_given_up() && self.0.elastic.as_ref().is_some_and(is_over)
     }
 
     /// Leaves this generation of an elastic job, and joins the next one, with the same options. The next one begins once all
