@@ -173,7 +173,7 @@ impl Job {
     /// In an elastic job, a rank that fails ends only itself. While fewer than [`Job::max_restarts`] processes have been started
     /// in place of others, a process starts in its place, with the number of such starts in `HEXAGRAM_RESTART`. The others
     /// continue, as long as [`Job::elastic`] are left or will start. A rank that ends with success is not replaced. The job is
-    /// a success if all ranks of its last world end with success.
+    /// a success if the ranks that are left then end with success.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.

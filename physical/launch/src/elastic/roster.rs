@@ -38,7 +38,7 @@ pub(super) struct Roster {
     is_forming: bool,
     /// True once a process has ended with success in this generation.
     is_finishing: bool,
-    /// True if a process of this generation has failed.
+    /// True if a process of this generation has failed, and none has ended with success since.
     has_failed: bool,
     values: Values,
 }
@@ -113,18 +113,21 @@ impl Roster {
                 self.has_failed = true;
                 actions = self.change(rank, cause);
             }
-            Some(_) => {}
-            None => {
-                self.is_finishing = true;
-                // A newcomer would begin the finished work again.
-                let newcomers = self.processes.keys().filter(|process| self.rank(**process).is_none());
-                if self.generation > 0 {
-                    actions.extend(newcomers.map(|process| Action::Dismiss(*process)));
-                }
-            }
+            None if rank.is_some() || self.generation == 0 => actions = self.finish(),
+            _ => {}
         }
         actions.extend(self.form());
         actions
+    }
+
+    /// Records that a process has ended with success. The work is done, also that of processes that failed before.
+    fn finish(&mut self) -> Vec<Action> {
+        self.is_finishing = true;
+        self.has_failed = false;
+        self.starting = 0;
+        // A newcomer would begin the finished work again.
+        let is_new = |process: &&ProcessId| self.generation > 0 && self.rank(**process).is_none();
+        self.processes.keys().filter(is_new).map(|process| Action::Dismiss(*process)).collect()
     }
 
     /// Returns the rank of a process in the newest generation.
@@ -209,7 +212,8 @@ impl Roster {
         self.is_finishing
     }
 
-    /// Returns true if a process of the newest generation failed, or no generation has begun.
+    /// Returns true if a process of the newest generation failed, and none has ended with success since; also if no generation
+    /// has begun.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed || self.generation == 0
     }

@@ -119,6 +119,37 @@ fn the_end_of_a_job_with_success_is_no_change_and_newcomers_are_dismissed() {
 }
 
 #[test]
+fn a_death_before_the_first_success_does_not_make_the_job_a_failure() {
+    let mut roster = running(3, 1);
+    roster.ended(2, Some("died"));
+    roster.will_start();
+    assert!(roster.has_failed() && roster.remaining() == 3);
+    roster.ended(0, None);
+    assert!(!roster.has_failed() && roster.remaining() == 1);
+    roster.ended(1, None);
+    assert!(!roster.has_failed());
+}
+
+#[test]
+fn a_newcomer_that_ends_with_success_finishes_nothing() {
+    let mut roster = running(2, 2);
+    roster.will_start();
+    roster.started(2);
+    assert!(roster.ended(2, None).is_empty() && !roster.is_finishing());
+}
+
+#[test]
+fn ranks_that_have_left_are_not_missing() {
+    let mut roster = running(3, 3);
+    roster.ended(0, None);
+    roster.request(1, MemberRequest::Ready);
+    assert!(begun(&roster.request(2, MemberRequest::Ready)).is_some());
+    assert!(!roster.is_hopeless());
+    roster.ended(1, Some("died"));
+    assert!(roster.is_hopeless());
+}
+
+#[test]
 fn processes_that_never_join_may_end_with_success() {
     let mut roster = Roster::new(2, 2);
     roster.started(0);

@@ -8,14 +8,16 @@
 //! SIGTSTP stops all processes at any time, this process last, and SIGCONT continues them. Processes that ranks have
 //! started elsewhere get the same signals, and are killed when the last rank has ended.
 
+mod members;
+
 use crate::Job;
 use crate::console_line as say;
 use crate::descendants::Descendants;
-use crate::elastic::{MemberEvent, Members};
+use crate::elastic::Members;
 use crate::logs::RankLog;
 use crate::machines::budget::{Budget, Checkpointed};
 use crate::machines::{Decision, Machines, Start};
-use crate::outcome::{Outcome, RankFailure, first_failure, how};
+use crate::outcome::{Outcome, RankFailure, first_failure};
 use crate::output::Console;
 use crate::rank::RankProcess;
 use crate::rendezvous::RendezvousSetup;
@@ -28,7 +30,6 @@ use std::collections::BTreeMap;
 use std::future;
 use std::io;
 use std::pin::pin;
-use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
@@ -244,25 +245,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts a process in place of one that has ended. One that cannot be started is missing, which may end the job.
-    fn start_newcomer(&mut self, number: usize) {
-        let Some((job, mut setup)) = self.members.as_mut().and_then(Members::newcomer) else { return };
-        let logs = job.logs.as_ref().map(|folder| RankLog::create_all(folder, number..number + 1));
-        let started = logs.transpose().and_then(|logs| {
-            let logs = logs.and_then(|mut logs| logs.pop());
-            self.start_rank(number, &job, &mut setup, logs)
-        });
-        if let Some(members) = &mut self.members {
-            members.keep(setup);
-            if let Err(error) = started {
-                say(&error.to_string());
-                let killed = members.has_not_started(number);
-                self.kill(&killed);
-            }
-        }
-        self.end_if_hopeless();
-    }
-
     /// Watches a rank that was started.
     fn adopt(
         &mut self,
@@ -300,7 +282,7 @@ impl Supervisor {
                     }
                 }
                 Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
-                event = next_event(&mut self.members), if self.phase == JobPhase::Running => self.handle(event),
+                event = members::next_event(&mut self.members), if self.phase == JobPhase::Running => self.handle(event),
                 request = signals.next() => self.obey(request, signals).await,
                 () = reached(self.deadline) => self.phase_is_over()?,
             }
@@ -308,7 +290,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Records the end of a rank. A failure begins the next phase.
+    /// Records the end of a rank. A failure begins the next phase, unless the job is elastic.
     fn rank_ended(&mut self, number: usize) {
         let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return };
         let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
@@ -328,50 +310,6 @@ impl Supervisor {
         } else if !self.failures.is_empty() {
             self.enter(JobPhase::Noticing);
         }
-    }
-
-    /// Records the end of a process of an elastic job.
-    fn member_ended(&mut self, number: usize, status: &io::Result<ExitStatus>) {
-        let Some(members) = &mut self.members else { return };
-        let is_success = status.as_ref().is_ok_and(ExitStatus::success);
-        let failure = (!is_success).then(|| how(status));
-        let killed = members.ended(number, failure.as_deref());
-        self.kill(&killed);
-        self.end_if_hopeless();
-    }
-
-    /// Begins the end of an elastic job of which too few processes are left.
-    fn end_if_hopeless(&mut self) {
-        if let Some(members) = self.members.as_mut().filter(|members| members.is_hopeless()) {
-            members.end("fewer ranks are left than --elastic requires");
-            self.enter(JobPhase::Noticing);
-        }
-    }
-
-    /// Reacts to an event of an elastic job.
-    fn handle(&mut self, event: MemberEvent) {
-        let Some(members) = &mut self.members else { return };
-        let killed = match event {
-            MemberEvent::Request(process, request) => members.request(process, request),
-            MemberEvent::Late => members.late(),
-            MemberEvent::Start(number) => return self.start_newcomer(number),
-        };
-        // The ranks have continued without those that failed.
-        if !members.has_failed() {
-            self.failures.clear();
-        }
-        self.kill(&killed);
-    }
-
-    /// Kills the ranks with these numbers.
-    fn kill(&self, numbers: &[usize]) {
-        let running = numbers.iter().filter_map(|number| self.running.get(number));
-        running.for_each(|running| running.rank.signal(Signal::KILL));
-    }
-
-    /// Returns true if a process starts later.
-    fn will_start(&self) -> bool {
-        self.phase == JobPhase::Running && self.members.as_ref().is_some_and(Members::will_start)
     }
 
     /// Performs the request of a signal.
@@ -502,14 +440,6 @@ impl Supervisor {
                 Err(Error::system("write the output of the ranks", cause, remedy))
             }
         }
-    }
-}
-
-/// Returns the next event of an elastic job; never in other jobs.
-async fn next_event(members: &mut Option<Members>) -> MemberEvent {
-    match members {
-        Some(members) => members.next().await,
-        None => future::pending().await,
     }
 }
 
