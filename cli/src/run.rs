@@ -104,7 +104,8 @@ pub(crate) struct Run {
     grow: bool,
 
     /// Seconds that a restart waits for the machines of the last start; it then continues with MIN of --nnodes or more. With
-    /// --elastic, seconds after a change until a rank that has not continued is killed
+    /// --elastic, seconds after a change until a rank that has not continued is killed: more than it computes between two
+    /// operations
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_REJOIN_WAIT.as_secs())]
     rejoin_wait: u64,
 

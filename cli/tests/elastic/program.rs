@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Variable with the folder by which a test controls the ranks.
 pub(super) const FOLDER: &str = "HEXAGRAM_TEST_ELASTIC";
+/// Variable with the join deadline in seconds.
+const JOIN: &str = "HEXAGRAM_TEST_JOIN";
 /// File in that folder whose existence ends all ranks with success.
 pub(super) const STOP: &str = "stop";
 /// File in which rank 0 of later generations than the first does not take part in the operation of the others.
@@ -35,7 +37,7 @@ enum End {
 /// Runs the rank to its end.
 pub(super) fn run() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let mut world = World::join(&JoinOptions::default()).unwrap();
+    let mut world = World::join(&options()).unwrap();
     let mut step = 0;
     let mut held = None;
     loop {
@@ -56,6 +58,18 @@ pub(super) fn run() {
         }
         world = world.next().unwrap();
     }
+}
+
+/// Options that a test sets by variables.
+fn options() -> JoinOptions {
+    let mut options = JoinOptions::default();
+    if let Ok(transport) = env::var("HEXAGRAM_TRANSPORT") {
+        options.transport = transport.parse().unwrap();
+    }
+    if let Ok(seconds) = env::var(JOIN) {
+        options.deadline = Duration::from_secs(seconds.parse().unwrap());
+    }
+    options
 }
 
 fn number(world: &World) -> u64 {
