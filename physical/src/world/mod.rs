@@ -341,3 +341,21 @@ impl World {
         self.0.channels.take(channel)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_whose_members_stay_has_no_next_generation() {
+        let world = World::threads(1).unwrap().remove(0);
+        assert_eq!((world.generation(), world.changed()), (None, false));
+        world.health().fail_self("gave up");
+        assert!(!world.changed());
+        let error = world.next().map(drop).unwrap_err();
+        assert!(
+            matches!(&error, Error::Usage { .. }) && error.to_string().contains("--elastic MIN"),
+            "{error}"
+        );
+    }
+}

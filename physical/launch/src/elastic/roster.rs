@@ -144,7 +144,7 @@ impl Roster {
         self.survivors().map(|member| Action::Send(member, notice.clone())).collect()
     }
 
-    /// Members of the newest generation that run.
+    /// Returns the members of the newest generation that run.
     fn survivors(&self) -> impl Iterator<Item = ProcessId> {
         self.members.iter().copied().filter(|member| self.processes.contains_key(member))
     }
