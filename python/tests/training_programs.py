@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import tempfile
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
@@ -123,6 +124,51 @@ def hooks(world, folder):
         told[algorithm] = (digits.accuracy(net, test_images, test_labels), identical(world, net))
     dist.destroy_process_group()
     return told
+
+
+def hook_states(world, folder):
+    """Trains with hooks, saves after four steps, and continues in a new model; returns whether the result is the same."""
+    gloo(world, folder)
+    images, labels, _, _ = digits.load()
+    equal = {}
+
+    def hooked(net, algorithm):
+        optimizer = torch.optim.SGD(net.parameters(), 0.15)
+        # One bucket, so that DDP does not recreate its buckets.
+        ddp = DistributedDataParallel(net)
+        state, function = hook(algorithm, optimizer=optimizer, process_group=world)
+        ddp.register_comm_hook(state, function)
+        return ddp, optimizer, state
+
+    def trained(ddp, optimizer, batches):
+        for index in batches:
+            optimizer.zero_grad()
+            cross_entropy(ddp(images[index]), labels[index]).backward()
+            optimizer.step()
+
+    batches = list(islice(digits.batches(world.rank, world.size, 1), 8))
+    for algorithm in ("powersgd(rank=4,start=1)", "topk-ef(fraction=5%)"):
+        net = digits.model(0)
+        ddp, optimizer, state = hooked(net, algorithm)
+        trained(ddp, optimizer, batches[:4])
+        saved = BytesIO()
+        torch.save((net.state_dict(), state.state_dict()), saved)
+        trained(ddp, optimizer, batches[4:])
+
+        saved.seek(0)
+        model, of_hook = torch.load(saved)
+        again = digits.model(1)
+        again.load_state_dict(model)
+        ddp, optimizer, state = hooked(again, algorithm)
+        state.load_state_dict(of_hook)
+        trained(ddp, optimizer, batches[4:])
+        equal[algorithm] = torch.equal(flat(net), flat(again))
+        try:
+            state.load_state_dict({"facts": {}})
+        except hexagram.UsageError as error:
+            equal[str(error)] = True
+    dist.destroy_process_group()
+    return equal
 
 
 def first_losses(world, names, count):

@@ -374,7 +374,7 @@ impl DataParallel {
 
 /// Adds the fields of an algorithm to a record, and lists the names of those that survive among a different number of
 /// ranks.
-fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
+pub(super) fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
     let mut lists: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (bucket, fields) in buckets.into_iter().enumerate() {
         for (name, Field { values, rule }) in fields {

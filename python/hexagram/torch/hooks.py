@@ -10,6 +10,7 @@ asynchronous averages) or names an optimizer, use :class:`hexagram.torch.DataPar
 # Annotations are evaluated in this file: DDP checks those of its hooks.
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.distributed import GradBucket
@@ -18,6 +19,7 @@ from torch.futures import Future
 from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
+from .checkpoint import as_tensor, mistake_in_tensors, with_bytes
 from .default_world import Ranks, communicator_of
 from .streams import Position, follow, future_at, position_of
 from .tensors import readable, span
@@ -37,6 +39,28 @@ class HookState:
     def set_learning_rate(self, rate: float) -> None:
         """Passes the learning rate, the same on all ranks, to algorithms that need it. Not needed with an optimizer."""
         self.native.set_learning_rate(rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the algorithm on this rank, such as its error feedback, for ``torch.save``.
+
+        Call it between two iterations. Each rank has a state of its own.
+        """
+        facts, tensors, checksum = self.native.save()
+        saved = {name: (kind, shape, as_tensor(data)) for name, (kind, shape, data) in tensors.items()}
+        return {"facts": facts, "tensors": saved, "checksum": checksum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from the state of this rank that :meth:`state_dict` returned, before the first iteration.
+
+        DDP recreates its buckets after the first iteration: a model of several buckets takes its first step without the
+        state, and continues with it from the second on. Raises `UsageError` for the state of another algorithm, rank or
+        number of ranks, and in a later iteration if the buckets of DDP are not those of the save.
+        """
+        if not isinstance(state, dict) or not {"facts", "tensors", "checksum"} <= state.keys():
+            raise UsageError("this is not the state of a hook; load what state_dict() returned on this rank")
+        if wrong := mistake_in_tensors(state):
+            raise UsageError(f"{wrong}; load what state_dict() returned on this rank")
+        self.native.load((state["facts"], with_bytes(state["tensors"]), state["checksum"]))
 
     def close(self) -> None:
         """Ends the communication of the hook, after the last iteration on all ranks."""

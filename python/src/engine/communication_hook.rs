@@ -1,6 +1,7 @@
 //! The hook of PyTorch's `DistributedDataParallel`: an algorithm on the gradient buckets of DDP.
 
 use super::answer;
+use super::state::{Given, RecordBytes, SavedRecord};
 use crate::communicator::Communicator;
 use crate::error::exception;
 use crate::fork::Generation;
@@ -71,6 +72,20 @@ impl CommunicationHook {
         answer(py, told)
     }
 
+    /// Returns the state of the algorithm, between passes.
+    fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
+        self.generation.check(py)?;
+        let saved = py.detach(|| used(&self.hook, |hook| RecordBytes::of(&hook.save()?)));
+        Ok(saved.map_err(|error| exception(py, &error))?.told(py))
+    }
+
+    /// Continues from a state of [`CommunicationHook::save`], before the first pass.
+    fn load(&self, py: Python<'_>, saved: Given<'_>) -> PyResult<()> {
+        self.generation.check(py)?;
+        let record = saved.record().map_err(|error| exception(py, &error))?;
+        py.detach(|| used(&self.hook, |hook| hook.load(record))).map_err(|error| exception(py, &error))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let hook = Arc::clone(&self.hook);
         interruptible(py, move || drop(hook.lock().unwrap_or_else(PoisonError::into_inner).take()))
@@ -79,7 +94,15 @@ impl CommunicationHook {
 
 /// Hands a bucket to the hook.
 fn taken(hook: &Mutex<Option<Hook>>, bucket: FrameworkBucket) -> hexagram::Result<()> {
+    used(hook, |hook| hook.ready(bucket).map(drop))
+}
+
+/// Calls a method of the hook, unless it was closed.
+fn used<R>(
+    hook: &Mutex<Option<Hook>>,
+    call: impl FnOnce(&mut Hook) -> hexagram::Result<R>,
+) -> hexagram::Result<R> {
     let mut hook = hook.lock().unwrap_or_else(PoisonError::into_inner);
     let closed = || Error::usage("this hook was closed", "make another one");
-    hook.as_mut().ok_or_else(closed)?.ready(bucket).map(drop)
+    call(hook.as_mut().ok_or_else(closed)?)
 }

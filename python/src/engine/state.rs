@@ -8,7 +8,7 @@ use crate::memory::copied;
 use crate::values::dtype::named;
 use hexagram::algorithms::engine::OptimizerState;
 use hexagram::algorithms::registry;
-use hexagram::{DataParallel, Error, Record, Result};
+use hexagram::{DType, DataParallel, Error, Record, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ type SavedTensor<'py> = (String, Vec<usize>, Bound<'py, PyBytes>);
 type SavedSlot<'py> = (String, usize, String, Bound<'py, PyBytes>);
 
 /// A checkpoint: facts by name, tensors by name, and the checksum of both.
-type SavedRecord<'py> = (BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64);
+pub(super) type SavedRecord<'py> = (BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64);
 
 #[pymethods]
 impl Engine {
@@ -159,21 +159,8 @@ impl Engine {
 
     /// Returns the state of the engine.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
-        let (facts, tensors, checksum) = self.call(py, |engine| {
-            let record = engine.checkpoint().save()?;
-            let facts = record.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
-            let facts: BTreeMap<String, String> = facts.collect();
-            let mut tensors = Vec::new();
-            for (name, saved) in record.tensors() {
-                let bytes = saved.values.read_all()?.bytes_on_host()?.into_owned();
-                tensors.push((name.to_owned(), saved.values.dtype(), saved.shape.clone(), bytes));
-            }
-            Ok((facts, tensors, record.checksum()?))
-        })?;
-        let tensors = tensors
-            .into_iter()
-            .map(|(name, dtype, shape, bytes)| (name, (dtype.to_string(), shape, PyBytes::new(py, &bytes))));
-        Ok((facts, tensors.collect(), checksum))
+        let saved = self.call(py, |engine| RecordBytes::of(&engine.checkpoint().save()?))?;
+        Ok(saved.told(py))
     }
 
     /// Continues from a state of [`Engine::save`], or refuses it on all ranks. A rank that cannot read its state passes
@@ -223,9 +210,36 @@ impl Engine {
     }
 }
 
+/// Facts, tensors and checksum of a record, as bytes.
+pub(super) struct RecordBytes {
+    facts: BTreeMap<String, String>,
+    tensors: Vec<(String, DType, Vec<usize>, Vec<u8>)>,
+    checksum: u64,
+}
+
+impl RecordBytes {
+    pub(super) fn of(record: &Record) -> Result<Self> {
+        let facts = record.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned())).collect();
+        let mut tensors = Vec::new();
+        for (name, saved) in record.tensors() {
+            let bytes = saved.values.read_all()?.bytes_on_host()?.into_owned();
+            tensors.push((name.to_owned(), saved.values.dtype(), saved.shape.clone(), bytes));
+        }
+        Ok(RecordBytes { facts, tensors, checksum: record.checksum()? })
+    }
+
+    pub(super) fn told(self, py: Python<'_>) -> SavedRecord<'_> {
+        let tensors = self
+            .tensors
+            .into_iter()
+            .map(|(name, dtype, shape, bytes)| (name, (dtype.to_string(), shape, PyBytes::new(py, &bytes))));
+        (self.facts, tensors.collect(), self.checksum)
+    }
+}
+
 /// Saved state from Python, or an error.
 #[derive(FromPyObject)]
-enum Given<'py> {
+pub(super) enum Given<'py> {
     #[pyo3(transparent)]
     Wrong(String),
     Saved(BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64),
@@ -233,7 +247,7 @@ enum Given<'py> {
 
 impl Given<'_> {
     /// Returns the state as a record, if it is one that was saved.
-    fn record(self) -> Result<Record> {
+    pub(super) fn record(self) -> Result<Record> {
         let unchanged = "load the complete and unchanged checkpoint of this rank";
         let (facts, tensors, checksum) = match self {
             Given::Wrong(what) => return Err(Error::usage(what, unchanged)),

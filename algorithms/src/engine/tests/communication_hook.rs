@@ -1,6 +1,7 @@
 //! Buckets of a framework under the hooks of an algorithm, compared with the engine's own.
 
 use super::*;
+use crate::Record;
 use crate::bytegrad::ByteGrad;
 use crate::compressed_allreduce::CompressedAllReduce;
 use hexagram_logical::Queue;
@@ -128,4 +129,65 @@ fn a_hook_that_lacks_the_learning_rate_is_refused_when_it_is_made() {
         made(Some(0.1))
     })
     .unwrap();
+}
+
+/// Gradients after passes `from` to `to`, by a hook that continues from a record if there is one, and the record after them.
+fn hooked_from(
+    comm: &Communicator,
+    algorithm: &AnyAlgorithm,
+    passes: std::ops::Range<usize>,
+    record: Option<Record>,
+) -> Result<(Vec<[Vec<f32>; 2]>, Record)> {
+    let options = HookOptions { learning_rate: Some(0.1), ..HookOptions::default() };
+    let mut hook = CommunicationHook::new(comm, algorithm.clone(), options)?;
+    record.map_or(Ok(()), |record| hook.load(record))?;
+    let mut all = Vec::new();
+    for pass in passes {
+        let mut own = gradients(comm.rank(), pass);
+        let [first, second] = &mut own;
+        hook.ready(lent(first, 0, false))?;
+        hook.ready(lent(second, 1, true))?;
+        all.push(own);
+    }
+    Ok((all, hook.save()?))
+}
+
+#[test]
+fn a_hook_continues_from_its_saved_state_bit_for_bit() {
+    for name in ["topk-ef(fraction=25%)", "powersgd(rank=1,start=1)", "qadam(warmup=2)", "loco"] {
+        let algorithm = crate::registry::named(name).unwrap();
+        spawn(TransportKind::Thread, 3, |comm| {
+            let (undisturbed, end) = hooked_from(&comm, &algorithm, 0..7, None)?;
+            let (first, record) = hooked_from(&comm, &algorithm, 0..4, None)?;
+            let (second, found) = hooked_from(&comm, &algorithm, 4..7, Some(record))?;
+            assert_eq!([first, second].concat(), undisturbed, "{name}");
+            assert_eq!(found.checksum()?, end.checksum()?, "{name}");
+            // Without its state, it continues otherwise.
+            assert_ne!(hooked_from(&comm, &algorithm, 4..7, None)?.0, undisturbed[4..], "{name}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_a_hook_is_refused() {
+    let algorithm = crate::registry::named("topk-ef(fraction=25%)").unwrap();
+    let told = spawn(TransportKind::Thread, 2, |comm| {
+        let record = |rank: usize| -> Result<Record> {
+            let mut record = hooked_from(&comm, &algorithm, 0..3, None)?.1;
+            record.note("rank", rank);
+            Ok(record)
+        };
+        let mut told = Vec::new();
+        told.push(hooked_from(&comm, &algorithm, 3..4, Some(record(5)?)).err().unwrap().to_string());
+        let mut other = record(comm.rank())?;
+        other.note("buckets", "f32 [[9]]");
+        told.push(hooked_from(&comm, &algorithm, 3..6, Some(other)).err().unwrap().to_string());
+        Ok(told)
+    });
+    for told in told.unwrap() {
+        assert!(told[0].contains("is of rank 5, not "), "{told:?}");
+        assert!(told[1].contains("is of 1 other buckets than the 2 of this model"), "{told:?}");
+    }
 }

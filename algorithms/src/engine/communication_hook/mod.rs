@@ -12,11 +12,14 @@
 //! DDP recreates its buckets after its first pass. So the states created in that pass are created again in the second,
 //! and communication overlaps with the backward pass once two passes in a row had the same buckets.
 
+mod state;
+
 use super::EngineOptions;
 use super::runner::{BucketTransfer, HookStage, RunnerRequest, Scheduler};
 use super::start::{agree, check_algorithm, check_is_free};
 use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
+use state::LoadedState;
 use std::sync::Arc;
 
 /// Options of a [`CommunicationHook`]. All ranks must use the same.
@@ -78,6 +81,10 @@ pub struct CommunicationHook {
     arrived: Vec<BucketTensors>,
     /// Gradients of the buckets whose hooks wait for the last bucket.
     held: Vec<Buffer>,
+    /// This rank, and the number of ranks.
+    ranks: (usize, usize),
+    /// State to load, until its buckets arrive.
+    loaded: Option<LoadedState>,
 }
 
 impl CommunicationHook {
@@ -121,6 +128,8 @@ impl CommunicationHook {
             is_settled: false,
             arrived: Vec::new(),
             held: Vec::new(),
+            ranks: (comm.rank(), comm.size()),
+            loaded: None,
         })
     }
 
@@ -190,9 +199,12 @@ impl CommunicationHook {
         let arrived = std::mem::take(&mut self.arrived);
         if !self.is_settled {
             self.is_settled = arrived == self.layout;
-            if !self.is_settled {
+            if self.is_settled {
+                self.check_loaded()?;
+            } else {
                 self.layout = arrived;
                 self.make_states()?;
+                self.take_loaded()?;
             }
             for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
                 self.send(HookStage::Gradients, index, gradients)?;
