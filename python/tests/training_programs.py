@@ -132,10 +132,9 @@ def hook_states(world, folder):
     images, labels, _, _ = digits.load()
     equal = {}
 
-    def hooked(net, algorithm):
+    def hooked(net, algorithm, same_buckets=True):
         optimizer = torch.optim.SGD(net.parameters(), 0.15)
-        # One bucket, so that DDP does not recreate its buckets.
-        ddp = DistributedDataParallel(net)
+        ddp = DistributedDataParallel(net, find_unused_parameters=same_buckets, bucket_cap_mb=0.01)
         state, function = hook(algorithm, optimizer=optimizer, process_group=world)
         ddp.register_comm_hook(state, function)
         return ddp, optimizer, state
@@ -163,6 +162,14 @@ def hook_states(world, folder):
         state.load_state_dict(of_hook)
         trained(ddp, optimizer, batches[4:])
         equal[algorithm] = torch.equal(flat(net), flat(again))
+        # DDP recreates these buckets.
+        ddp, optimizer, state = hooked(digits.model(1), algorithm, same_buckets=False)
+        trained(ddp, optimizer, batches[:4])
+        saved = state.state_dict()
+        ddp, optimizer, state = hooked(digits.model(1), algorithm, same_buckets=False)
+        state.load_state_dict(saved)
+        trained(ddp, optimizer, batches[4:])
+        equal[f"{algorithm} with other buckets"] = state.state_dict()["facts"]["step"] == "8"
         try:
             state.load_state_dict({"facts": {}})
         except hexagram.UsageError as error:

@@ -52,8 +52,9 @@ class HookState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from the state of this rank that :meth:`state_dict` returned, before the first iteration.
 
-        DDP recreates its buckets after the first iteration: a model of several buckets takes its first step without the
-        state, and continues with it from the second on. Raises `UsageError` for the state of another algorithm, rank or
+        The next steps equal those of an uninterrupted run, bit for bit, with ``find_unused_parameters=True``. Otherwise DDP
+        recreates its buckets after the first iteration, which averages gradients in full precision; the state takes effect
+        in the second. Raises `UsageError` for the state of another algorithm, rank or
         number of ranks, and in a later iteration if the buckets of DDP are not those of the save.
         """
         if not isinstance(state, dict) or not {"facts", "tensors", "checksum"} <= state.keys():

@@ -223,7 +223,7 @@ impl CommunicationHook {
     }
 
     fn make_states(&mut self) -> Result<()> {
-        let algorithm = self.algorithm.clone();
+        let algorithm = self.algorithm_of_pass();
         let tensors: Vec<Arc<[Tensor]>> =
             self.layout.iter().map(|(_, tensors)| Arc::clone(tensors)).collect();
         self.scheduler.call(async move |runner| {

@@ -1,11 +1,12 @@
 //! Saving and loading the state of a hook.
 //!
 //! A framework may pass different buckets in its first passes, as PyTorch's DDP does. A loaded state takes effect in the first
-//! pass with the buckets of the save.
+//! pass with the buckets of the save; passes before that average gradients in full precision, and leave the state as it is.
 
 use super::{BucketTensors, CommunicationHook};
+use crate::GradientAllReduce;
 use crate::engine::state::put_fields;
-use crate::plugin::{Fields, Instance};
+use crate::plugin::{AnyAlgorithm, Fields, Instance};
 use crate::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
@@ -42,7 +43,8 @@ impl CommunicationHook {
     }
 
     /// Continues from a state that [`save`](Self::save) returned on this rank. Call it on every rank, before the first pass. The
-    /// next steps equal those of an uninterrupted run, bit for bit, from the first pass on whose buckets are those of the save.
+    /// next steps equal those of an uninterrupted run, bit for bit, if the buckets of the first pass are those of the save.
+    /// Otherwise the state takes effect once they are, and gradients are averaged in full precision until then.
     ///
     /// # Errors
     /// [`Error::Usage`] after the first pass, and for the state of another algorithm, rank or number of ranks. A later pass
@@ -70,6 +72,14 @@ impl CommunicationHook {
         });
         self.loaded = (count > 0).then(|| LoadedState { buckets, begun, fields: fields.collect() });
         Ok(())
+    }
+
+    /// Returns the algorithm for buckets that have just arrived: the mean of the gradients until those of a loaded state come.
+    pub(super) fn algorithm_of_pass(&self) -> AnyAlgorithm {
+        match &self.loaded {
+            Some(loaded) if loaded.buckets != described(&self.layout) => GradientAllReduce.into(),
+            _ => self.algorithm.clone(),
+        }
     }
 
     /// Loads the state if the buckets are those of its save.

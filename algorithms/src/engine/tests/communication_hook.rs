@@ -191,3 +191,28 @@ fn a_state_that_does_not_fit_a_hook_is_refused() {
         assert!(told[1].contains("is of 1 other buckets than the 2 of this model"), "{told:?}");
     }
 }
+
+#[test]
+fn until_its_buckets_come_a_loaded_state_stays_as_it_is() {
+    let algorithm = crate::registry::named("topk-ef(fraction=25%)").unwrap();
+    spawn(TransportKind::Thread, 2, |comm| {
+        let (_, record) = hooked_from(&comm, &algorithm, 0..4, None)?;
+        let copy = record.copied()?;
+        let (undisturbed, _) = hooked_from(&comm, &algorithm, 4..7, Some(record))?;
+        let options = HookOptions { learning_rate: Some(0.1), ..HookOptions::default() };
+        let mut hook = CommunicationHook::new(&comm, algorithm.clone(), options)?;
+        hook.load(copy)?;
+        let mut whole = [1.0 + comm.rank() as f32; 8];
+        hook.ready(FrameworkBucket { tensors: vec![("p".into(), vec![8])], ..lent(&mut whole, 0, true) })?;
+        assert_eq!(whole, [1.5; 8], "in full precision");
+        for (pass, wanted) in (4..7).zip(undisturbed) {
+            let mut own = gradients(comm.rank(), pass);
+            let [first, second] = &mut own;
+            hook.ready(lent(first, 0, false))?;
+            hook.ready(lent(second, 1, true))?;
+            assert_eq!(own, wanted, "{pass}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
