@@ -51,7 +51,8 @@ pub(crate) fn lead(
             outcome = Err(registry.incomplete(limit, &acceptor, secret));
         }
         if outcome.is_ok() && is_over() {
-            outcome = Err(JoinFailure::over());
+            // The launcher notifies the others, so none has to be awaited.
+            return Err(Error::setup("the members of the job change", "join the next generation"));
         }
     }
     if let Err(failure) = outcome {
@@ -106,14 +107,6 @@ impl JoinFailure {
             who,
             &reason,
             "use a different number for each rank, and a different port for each job",
-        )
-    }
-
-    /// Creates the refusal of a generation whose members change before all have joined.
-    fn over() -> Self {
-        JoinFailure::Refused(
-            "the members of the job change".to_owned(),
-            "join the next generation".to_owned(),
         )
     }
 
