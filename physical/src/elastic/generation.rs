@@ -75,6 +75,12 @@ impl Generation {
         }
     }
 
+    /// Reports to the launcher that a rank has failed, as the ranks have found.
+    pub(crate) fn report_failed(&self, rank: usize) {
+        // Without the launcher, this process ends.
+        let _ = self.link.send(&MemberRequest::Failed { generation: self.number, rank });
+    }
+
     /// Returns the launcher's connection.
     pub(crate) fn link(&self) -> &Arc<MembershipLink> {
         &self.link

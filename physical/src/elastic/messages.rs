@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! process → launcher   READY:u32                                              it has left its world, and waits for the next
+//!                    | FAILED:u32 generation:u32 rank:u32                     the ranks have found that this one has failed
 //!                    | PUT:u32 generation:u32 key:text value:blob             of the store of a generation
 //!                    | GET:u32 generation:u32 request:u32 key:text            answered once the key has a value
 //!                    | REMOVE:u32 generation:u32 key:text
@@ -30,12 +31,20 @@ const GENERATION: usize = 5;
 const CHANGED: usize = 6;
 const VALUE: usize = 7;
 const ENDED: usize = 8;
+const FAILED: usize = 9;
 
 /// Message of a process to its launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberRequest {
     /// The process waits for the next generation.
     Ready,
+    /// The ranks of a generation have found that one of them has failed, for example because it is stopped.
+    Failed {
+        /// The generation.
+        generation: u64,
+        /// The rank.
+        rank: usize,
+    },
     /// Sets a key of the store of a generation.
     Put {
         /// The generation.
@@ -104,6 +113,7 @@ impl MemberRequest {
             |kind, generation: &u64| MessageWriter::default().number(kind).number(*generation as usize);
         let message = match self {
             MemberRequest::Ready => MessageWriter::default().number(READY),
+            MemberRequest::Failed { generation, rank } => start(FAILED, generation).number(*rank),
             MemberRequest::Put { generation, key, value } => start(PUT, generation).text(key).blob(value),
             MemberRequest::Get { generation, request, key } => {
                 start(GET, generation).number(*request).text(key)
@@ -125,6 +135,7 @@ impl MemberRequest {
         }
         let generation = message.number()? as u64;
         Ok(Some(match kind {
+            FAILED => MemberRequest::Failed { generation, rank: message.number()? },
             PUT => {
                 let key = message.text()?;
                 MemberRequest::Put { generation, key, value: message.blob(VALUE_BYTES)?.to_vec() }
@@ -192,6 +203,7 @@ mod tests {
         let key = || "hexagram/rank/3".to_owned();
         let requests = [
             MemberRequest::Ready,
+            MemberRequest::Failed { generation: 7, rank: 3 },
             MemberRequest::Put { generation: 7, key: key(), value: vec![1, 2] },
             MemberRequest::Get { generation: 7, request: 9, key: key() },
             MemberRequest::Remove { generation: 8, key: key() },

@@ -221,6 +221,9 @@ impl World {
             return Err(Error::usage(what, "start the job by `hexagram run --elastic MIN`"));
         };
         let (link, options) = (Arc::clone(generation.link()), options.clone());
+        if let Some(verdict) = self.health().verdict().filter(|verdict| !verdict.is_arrival()) {
+            generation.report_failed(verdict.culprit.rank);
+        }
         // Ends operations of other threads.
         generation.end(None, "this rank has called World::next");
         self.0.leave(Duration::ZERO);

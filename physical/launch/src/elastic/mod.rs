@@ -26,6 +26,8 @@ use wire::MemberConnection;
 
 /// Time from the end of a process to the start of one in its place.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Time for which a process that has failed, as the others have found, may still end by itself.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Doublings of the pause, one for each process in a row that ended before it was a member.
 const MOST_DOUBLINGS: u32 = 5;
 
@@ -158,11 +160,11 @@ impl Members {
         let late = self.roster.late();
         let places = self.places.iter().filter(|(_, member)| late.contains(&member.process));
         for (place, member) in places.clone() {
-            let wait = self.job.rejoin_wait;
-            say(&format!(
-                "rank {place} (pid {}) has not continued within {wait:?} after a change, and is killed",
-                member.pid
-            ));
+            let why = match self.roster.are_late_accused() {
+                true => "does not answer the other ranks".to_owned(),
+                false => format!("has not continued within {:?} after a change", self.job.rejoin_wait),
+            };
+            say(&format!("rank {place} (pid {}) {why}, and is killed", member.pid));
         }
         places.map(|(place, _)| *place).collect()
     }
@@ -274,6 +276,10 @@ impl Members {
         } else if self.patience.is_none_or(|(since, _)| since != generation) {
             let at = Instant::now().checked_add(self.job.rejoin_wait);
             self.patience = at.map(|at| (generation, at));
+        }
+        let soon = Instant::now() + LAST_WORDS;
+        if self.roster.are_late_accused() && self.patience.is_none_or(|(_, at)| at > soon) {
+            self.patience = Some((generation, soon));
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::values::{ProcessId, Values};
 use hexagram_physical::launcher::{MemberNotice, MemberRequest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Effect of an event.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(super) struct Roster {
     is_finishing: bool,
     /// True if a process of this generation has failed, and none has ended with success since.
     has_failed: bool,
+    /// Processes of this generation that have failed, as the others have found.
+    accused: BTreeSet<ProcessId>,
     values: Values,
 }
 
@@ -55,6 +57,7 @@ impl Roster {
             is_forming: true,
             is_finishing: false,
             has_failed: false,
+            accused: BTreeSet::new(),
             values: Values::default(),
         }
     }
@@ -83,6 +86,11 @@ impl Roster {
         }
         match request {
             MemberRequest::Ready => self.ready(process),
+            MemberRequest::Failed { generation, rank } => {
+                let accused = self.members.get(rank).filter(|_| generation == self.generation);
+                self.accused.extend(accused);
+                Vec::new()
+            }
             request => {
                 let answers = self.values.request(self.generation, process, request);
                 answers.into_iter().map(|(process, answer)| Action::Send(process, answer)).collect()
@@ -155,6 +163,12 @@ impl Roster {
         late.collect()
     }
 
+    /// Returns true if all late survivors have failed, as the others have found.
+    pub(super) fn are_late_accused(&self) -> bool {
+        let late = self.late();
+        !late.is_empty() && late.iter().all(|process| self.accused.contains(process))
+    }
+
     /// Begins the next generation if it is complete.
     fn form(&mut self) -> Vec<Action> {
         let is_awaited = |process: &ProcessId, is_ready: &bool| {
@@ -184,6 +198,7 @@ impl Roster {
         self.is_forming = false;
         self.is_finishing = false;
         self.has_failed = false;
+        self.accused.clear();
         self.values = Values::default();
         self.members = members;
         let [number, size] = [self.generation as usize, self.members.len()];

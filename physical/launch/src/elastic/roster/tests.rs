@@ -157,3 +157,22 @@ fn processes_that_never_join_may_end_with_success() {
     assert!(roster.ended(0, None).is_empty() && !roster.is_hopeless());
     assert!(roster.ended(1, None).is_empty() && !roster.is_hopeless());
 }
+
+#[test]
+fn only_late_members_that_have_failed_are_accused() {
+    let mut roster = running(4, 1);
+    assert!(!roster.are_late_accused());
+    for process in [0, 1] {
+        roster.request(process, MemberRequest::Failed { generation: 1, rank: 3 });
+        roster.request(process, MemberRequest::Ready);
+        assert!(!roster.are_late_accused(), "2 is late, too");
+    }
+    roster.request(2, MemberRequest::Failed { generation: 0, rank: 3 });
+    roster.request(2, MemberRequest::Failed { generation: 1, rank: 9 });
+    roster.request(2, MemberRequest::Ready);
+    assert!(roster.are_late_accused());
+    assert_eq!(begun(&roster.ended(3, Some("was killed"))), Some(vec![0, 1, 2]));
+    roster.request(1, MemberRequest::Ready);
+    roster.request(2, MemberRequest::Ready);
+    assert!(!roster.are_late_accused(), "no rank has accused 0");
+}
