@@ -115,7 +115,7 @@ impl Plan {
         let seed = self.random.below(1 << 30);
         let simulation = Simulation { seed, shuffled: true, faults, ..Simulation::new(cluster) };
         let options = JoinOptions { deadline: Duration::from_secs(15), ..Job::default().options };
-        let job = Job { options, limit: Duration::from_secs(2000), ..Job::default() };
+        let job = Job { options, limit: Duration::from_secs(20_000), ..Job::default() };
         let members: Vec<Mutex<Option<Snapshots>>> = members.into_iter().map(Mutex::new).collect();
         let rank = |world: World| {
             let mut snapshots = members[world.rank()].lock().unwrap().take().unwrap_or_default();
@@ -130,7 +130,9 @@ impl Plan {
         };
         let ends = played.outcome.results.iter().enumerate().filter(|(rank, _)| Some(*rank) != gone);
         let ends: Vec<_> = ends
-            .map(|(rank, end)| (rank, end.as_ref().unwrap_or_else(|| panic!("rank {rank} hangs"))))
+            .map(|(rank, end)| {
+                (rank, end.as_ref().unwrap_or_else(|| panic!("seed {}: rank {rank} hangs", self.seed)))
+            })
             .collect();
         let finished = ends.iter().filter(|(_, end)| end.result.is_ok()).count();
         if finished == ends.len() {
