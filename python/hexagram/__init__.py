@@ -31,6 +31,7 @@ from hexagram._native import (
     make_stream_wait,
     restarts,
 )
+from hexagram.elastic import as_member
 from hexagram.errors import (
     Busy,
     DeadlineExceeded,
@@ -83,6 +84,7 @@ __all__ = [
     "Work",
     "World",
     "__version__",
+    "as_member",
     "asynchronous",
     "bench",
     "check",

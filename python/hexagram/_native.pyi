@@ -151,6 +151,26 @@ class World:
     def traffic(self) -> tuple[int, int, int]: ...
     @property
     def is_closed(self) -> bool: ...
+    @property
+    def generation(self) -> int | None:
+        """Number of this generation of an elastic job, from 1; None in a job whose members stay."""
+
+    @property
+    def changed(self) -> bool:
+        """True once this generation ends: always after an operation has failed because of that, and soon on every member.
+
+        Continue with :meth:`next` then. Always False in a job whose members stay.
+        """
+
+    def next(self) -> World:
+        """Leaves this generation of an elastic job, and returns the world of the next one, with the same options.
+
+        It begins once all processes that are left have called this. This world is closed, with its communicators,
+        services and models: their operations that have not ended fail with `MembershipChanged`.
+
+        Raises `UsageError` in a job whose members stay, `SetupError` if the job ends or another process is late.
+        """
+
     deadline: float
     def service(self) -> Service: ...
     def background(self) -> Background: ...

@@ -38,7 +38,7 @@ class PeerFailed(Error):
 class MembershipChanged(Error):
     """The members of an elastic job change: ``rank``, ``host`` and ``pid`` identify the rank that died or left, if one did.
 
-    Communicators of its world cannot be used any more.
+    Communicators of its world cannot be used any more. Continue with ``World.next``.
     """
 
     #: Number of the generation that ends.

@@ -233,6 +233,11 @@ impl Engine {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.thread.end(py)
     }
+
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.thread.is_closed()
+    }
 }
 
 impl Engine {

@@ -7,11 +7,13 @@ use crate::communicator::Communicator;
 use crate::error::{exception, usage};
 use crate::fork::Generation;
 use crate::work::{interruptible_within, wait};
+use crate::world::Closes;
 use hexagram::{DataParallel, Error, Result, World};
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 type EngineJob = Box<dyn FnOnce(&mut DataParallel) + Send>;
 
@@ -70,7 +72,7 @@ impl EngineThread {
             }
         };
         let thread =
-            std::thread::Builder::new().name("hexagram-engine".to_owned()).spawn(run).map_err(|cause| {
+            thread::Builder::new().name("hexagram-engine".to_owned()).spawn(run).map_err(|cause| {
                 exception(
                     py,
                     &Error::system("start a thread", cause, "raise the limit of threads (ulimit -u)"),
@@ -86,6 +88,8 @@ impl EngineThread {
         let mut engines = locked(&ENGINES);
         engines.retain(|engine| engine.strong_count() > 0);
         engines.push(Arc::downgrade(&engine));
+        let closes: Arc<dyn Closes> = Arc::clone(&engine) as _;
+        group.member().watch(Arc::downgrade(&closes));
         Ok(engine)
     }
 
@@ -115,6 +119,11 @@ impl EngineThread {
         Ok(told)
     }
 
+    /// Returns true after [`end`](Self::end), and in a later generation of the world.
+    pub(super) fn is_closed(&self) -> bool {
+        locked(&self.running).is_none()
+    }
+
     /// Ends the engine and waits for its thread, at most for twice the deadline of the world.
     pub(super) fn end(&self, py: Python<'_>) -> PyResult<()> {
         if !self.generation.is_now() {
@@ -128,6 +137,20 @@ impl EngineThread {
             drop(thread.join());
             drop(world);
         })
+    }
+}
+
+/// Ends the engine before the next generation of its world begins. Its operations have failed by then.
+impl Closes for EngineThread {
+    fn close(&self) -> Result<()> {
+        let Some(RunningThread { jobs, thread, world }) = locked(&self.running).take() else { return Ok(()) };
+        drop(jobs);
+        // Its thread does not end while the program evaluates the mean.
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < world.deadline() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod leaving;
 mod log;
+mod next;
 mod store;
 
 use crate::communicator::Communicator;
@@ -16,7 +17,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use store::PythonStore;
 
@@ -26,7 +27,11 @@ pub(crate) struct WorldMember {
     joined: Mutex<Option<JoinedWorld>>,
     /// Objects with their own threads in this world, in the order in which they were started.
     open: Mutex<Vec<Arc<dyn Closes>>>,
+    /// Engines, which end before the next generation begins.
+    engines: Mutex<Vec<Weak<dyn Closes>>>,
     gave_up: AtomicBool,
+    /// True after `World.next`.
+    has_next: AtomicBool,
     /// The Python object of the world, until it is left.
     world: Mutex<Option<Py<World>>>,
 }
@@ -48,6 +53,19 @@ pub(crate) struct JoinedWorld {
 }
 
 impl JoinedWorld {
+    /// Starts the executor of operations: in the next generation of an elastic job, if its members change meanwhile.
+    fn start(mut world: hexagram::World, deadline: Option<Duration>) -> Result<Self> {
+        loop {
+            if let Some(deadline) = deadline {
+                world.set_deadline(deadline);
+            }
+            match Executor::start(&world, 0, ExecutorOptions::default()) {
+                Err(_) if world.changed() => world = world.next()?,
+                started => return Ok(JoinedWorld { executor: started?, gpu_executor: None, world }),
+            }
+        }
+    }
+
     /// Returns the executor for operations over these paths, if it was opened.
     pub(crate) fn executor(&self, over: Over) -> Option<&Executor> {
         match over {
@@ -87,13 +105,31 @@ impl WorldMember {
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<JoinedWorld> {
         self.generation.check(py)?;
         let joined = self.joined().clone();
-        joined.ok_or_else(|| usage(py, "this world is closed", "join another one by `hexagram.init()`"))
+        joined.ok_or_else(|| match self.has_next.load(Ordering::Acquire) {
+            true => {
+                usage(py, "this generation of the world has ended", "use the world that `World.next` returns")
+            }
+            false => usage(py, "this world is closed", "join another one by `hexagram.init()`"),
+        })
     }
 
     /// Keeps an object until it is closed, at the latest when the world is left. The destruction of a Python object
     /// does not close it, which would take until the other ranks do so, too.
     pub(crate) fn keep(&self, closes: Arc<dyn Closes>) {
         self.open().push(closes);
+    }
+
+    /// Records an engine, until it is dropped.
+    pub(crate) fn watch(&self, engine: Weak<dyn Closes>) {
+        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(engine);
+    }
+
+    /// Returns the recorded engines.
+    fn engines(&self) -> Vec<Arc<dyn Closes>> {
+        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Closes a kept object.
@@ -143,27 +179,24 @@ impl WorldMember {
     /// Ends the operations in progress, and completes the rest on a thread: rank 0 of a world waits until the others
     /// have left it, too, and they may leave other worlds first.
     fn begin_to_leave(&self, py: Python<'_>) -> PyResult<Result<()>> {
+        match self.depart() {
+            Some(mut departure) => interruptible_then(py, move || (departure.end(), departure)),
+            None => Ok(Ok(())),
+        }
+    }
+
+    /// Makes the world closed for Python. Returns its parts, which have to end; `None` if it was closed before.
+    fn depart(&self) -> Option<Departure> {
         if !self.generation.is_now() {
-            return Ok(Ok(()));
+            return None;
         }
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
         let as_python_has_it = self.world().take();
         drop(as_python_has_it);
-        let Some(JoinedWorld { executor, gpu_executor, world }) = self.joined().take() else {
-            return Ok(Ok(()));
-        };
+        let JoinedWorld { executor, gpu_executor, world } = self.joined().take()?;
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
-        let mut leaving = Leaving::begin();
-        interruptible_then(py, move || {
-            let closed = close_all(&open);
-            drop(open);
-            let gpus_ended = gpu_executor.as_ref().map_or(Ok(()), |executor| executor.shutdown(LINGER));
-            let ended = executor.shutdown(LINGER).and(gpus_ended);
-            leaving.closed(world.deadline());
-            // A rank that has failed has already reported why.
-            (if gave_up { ended } else { closed.and(ended) }, (executor, gpu_executor, world, leaving))
-        })
+        Some(Departure { open, executor, gpu_executor, world, gave_up, leaving: Leaving::begin() })
     }
 
     /// Notifies the other ranks that this one has failed, and ends its operations.
@@ -176,6 +209,28 @@ impl WorldMember {
                 executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
             }
         }
+    }
+}
+
+/// A world that this process is leaving. Dropped in this order.
+struct Departure {
+    open: Vec<Arc<dyn Closes>>,
+    executor: Executor,
+    gpu_executor: Option<Executor>,
+    world: hexagram::World,
+    gave_up: bool,
+    leaving: Leaving,
+}
+
+impl Departure {
+    /// Closes all objects, and ends the operations in progress.
+    fn end(&mut self) -> Result<()> {
+        let closed = close_all(&std::mem::take(&mut self.open));
+        let gpus_ended = self.gpu_executor.as_ref().map_or(Ok(()), |executor| executor.shutdown(LINGER));
+        let ended = self.executor.shutdown(LINGER).and(gpus_ended);
+        self.leaving.closed(self.world.deadline());
+        // A rank that has failed has already reported why.
+        if self.gave_up { ended } else { closed.and(ended) }
     }
 }
 
@@ -408,21 +463,16 @@ impl World {
     ) -> PyResult<Py<Self>> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
         log::listen();
-        let joined = interruptible(py, move || {
-            let world = join()?;
-            if let Some(deadline) = deadline {
-                world.set_deadline(deadline);
-            }
-            let executor = Executor::start(&world, 0, ExecutorOptions::default())?;
-            Ok(JoinedWorld { executor, gpu_executor: None, world })
-        })?;
+        let joined = interruptible(py, move || JoinedWorld::start(join()?, deadline))?;
         let joined = joined.map_err(|error: Error| exception(py, &error))?;
         let handle = joined.executor.world().clone();
         let member = Arc::new(WorldMember {
             generation: Generation::now(),
             joined: Mutex::new(Some(joined)),
             open: Mutex::default(),
+            engines: Mutex::default(),
             gave_up: AtomicBool::new(false),
+            has_next: AtomicBool::new(false),
             world: Mutex::default(),
         });
         members().push(Arc::clone(&member));
