@@ -54,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<asynchronous::Average>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::BucketView>()?;
+    module.add_class::<engine::Snapshots>()?;
     module.add_function(wrap_pyfunction!(engine::algorithms, module)?)?;
     module.add_function(wrap_pyfunction!(engine::needs_learning_rate, module)?)?;
     module.add_class::<engine::CommunicationHook>()?;

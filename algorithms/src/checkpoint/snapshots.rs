@@ -94,13 +94,18 @@ impl Snapshots {
     /// # Errors
     /// As [`Checkpoint::save`](crate::engine::Checkpoint::save).
     pub fn keep(&mut self, engine: &mut DataParallel, own: impl FnOnce() -> Record) -> Result<()> {
+        if !Self::is_due(engine) {
+            return Ok(());
+        }
         if !is_in_step(engine.algorithm()) {
-            if !engine.steps().is_multiple_of(PERIOD) {
-                return Ok(());
-            }
             engine.communicator().blocking().barrier()?;
         }
         self.push(engine, own())
+    }
+
+    /// Returns true if [`keep`](Self::keep) keeps a state after the last step of the engine.
+    pub fn is_due(engine: &DataParallel) -> bool {
+        is_in_step(engine.algorithm()) || engine.steps().is_multiple_of(PERIOD)
     }
 
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {

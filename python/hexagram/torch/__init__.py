@@ -15,8 +15,9 @@ from .algorithm import Algorithm
 from .backend import register
 from .data_parallel import DataParallel
 from .hooks import hook
+from .snapshots import Snapshots
 from .sync_batch_norm import SyncBatchNorm, sync_batch_norm
 
 register()
 
-__all__ = ["Algorithm", "DataParallel", "SyncBatchNorm", "hook", "register", "sync_batch_norm"]
+__all__ = ["Algorithm", "DataParallel", "Snapshots", "SyncBatchNorm", "hook", "register", "sync_batch_norm"]

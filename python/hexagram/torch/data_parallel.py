@@ -196,7 +196,7 @@ class DataParallel(Between):
             handles.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
         if self._overlap is not None:
             handles += self._overlap.watch(self.module)
-        self._attached.attach(handles)
+        self._attached.attach(handles, self._engine)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
         """Calls `work` with spans of tensors as in :func:`numbers`, and copies back those that are not in place."""
@@ -489,7 +489,7 @@ class DataParallel(Between):
         """
         try:
             try:
-                if not self._is_closed and not self._is_open:
+                if not self._is_closed and not self._is_open and not self._engine.is_closed:
                     self._between_steps()
             finally:
                 self._engine.close()

@@ -3,12 +3,14 @@
 mod communication_hook;
 mod options;
 mod outside;
+mod snapshots;
 mod state;
 mod thread;
 mod view;
 
 pub(crate) use communication_hook::CommunicationHook;
 pub(crate) use options::{algorithms, needs_learning_rate};
+pub(crate) use snapshots::Snapshots;
 pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;
 
