@@ -109,8 +109,8 @@ def kill(pid):
 class Launched:
     """A training of 4 ranks by one launcher, which starts killed ranks again."""
 
-    def __init__(self, command, program):
-        self.launcher, self.program = Process(command), program
+    def __init__(self, command, program, environment=None):
+        self.launcher, self.program = Process(command, environment), program
 
     def lines(self):
         return self.launcher.lines
@@ -185,7 +185,9 @@ def train(options, folder, launcher, arguments):
 def torchrun(options, arguments):
     """Starts a training in PyTorch by torchrun."""
     launcher = f"-m torch.distributed.run --standalone --nproc-per-node {RANKS} --max-restarts {MANY}"
-    return Launched([options.python, *launcher.split(), TORCH, "torchrun", *arguments], TORCH)
+    # In a store that outlives a restart, gloo finds the addresses of the ranks before, and fails after 7 s.
+    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return Launched([options.python, *launcher.split(), TORCH, "torchrun", *arguments], TORCH, environment)
 
 
 def figures(folder, event):
