@@ -128,8 +128,8 @@ pub(super) fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Ve
 /// Creates the error for checkpoints of which no one is complete.
 fn nowhere_complete((newest, lost): (Name, Vec<usize>)) -> Error {
     let what = format!("no checkpoint is complete: {newest} lacks the files of the ranks {lost:?}");
-    let remedy = "start ranks on the hosts they were on, permit to continue without these files (Checkpoints::any_ranks, \
-                  --change), or use an empty directory";
+    let remedy = "start ranks on the hosts they were on, permit to continue without these files (with any_ranks, or by the \
+                  option --change), or use an empty directory";
     Error::usage(what, remedy)
 }
 

@@ -300,7 +300,8 @@ fn draw_id(comm: &Communicator) -> Result<String> {
 /// Creates the error for a checkpoint of a different number of ranks.
 fn of_other_ranks(path: &Path, saved: usize, size: usize) -> Error {
     let what = format!("the checkpoint {} is of {saved} ranks, not {size}", path.display());
-    let remedy = format!("start {saved} ranks, or permit any number (Checkpoints::any_ranks, --change)");
+    let remedy =
+        format!("start {saved} ranks, or permit any number: with any_ranks, or by the option --change");
     Error::usage(what, remedy)
 }
 

@@ -138,14 +138,22 @@ impl DataParallel {
             record.put("plan/order", &order)?;
             record.put("plan/members", &members)?;
             record.put("plan/counts", &counts)?;
-            put_fields(&mut record, self.algorithm_fields()?)?;
-            for (bucket, weight) in plan.buckets().iter().zip(self.weights()?) {
-                for (index, _) in bucket.members.iter().filter(|_| weight != 1.0) {
-                    record.note(&format!("weight/{}", plan.parameters()[*index].name), weight);
-                }
+            if !self.algorithm.is_stateless() {
+                self.put_algorithm(&mut record, &plan)?;
             }
         }
         Ok(record)
+    }
+
+    /// Adds the state of the algorithm, and the weights of the replica.
+    fn put_algorithm(&self, record: &mut Record, plan: &ModelPlan) -> Result<()> {
+        put_fields(record, self.algorithm_fields()?)?;
+        for (bucket, weight) in plan.buckets().iter().zip(self.weights()?) {
+            for (index, _) in bucket.members.iter().filter(|_| weight != 1.0) {
+                record.note(&format!("weight/{}", plan.parameters()[*index].name), weight);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the state of the algorithm, by bucket. No communication is in progress.

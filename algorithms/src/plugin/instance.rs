@@ -74,6 +74,11 @@ impl AnyAlgorithm {
         self.0.written()
     }
 
+    /// Returns true if the algorithm has no state: its type has no size.
+    pub(crate) fn is_stateless(&self) -> bool {
+        self.0.is_stateless()
+    }
+
     /// Returns [`Algorithm::evaluations`].
     pub fn evaluations(&self, own_step: u64) -> u32 {
         self.0.evaluations(own_step)
@@ -192,6 +197,10 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn without_warm_up(&self) -> Option<AnyAlgorithm>;
     fn reads_slots(&self) -> bool;
     fn written(&self) -> ImplementedHooks;
+    /// Returns true if [`Algorithm::State`] has no size.
+    fn is_stateless(&self) -> bool {
+        false
+    }
     fn evaluations(&self, own_step: u64) -> u32;
     /// Returns the algorithm after [`Algorithm::options`] with this visitor.
     ///
@@ -221,6 +230,10 @@ impl<A: Algorithm> Erased for A {
 
     fn written(&self) -> ImplementedHooks {
         Algorithm::written(self)
+    }
+
+    fn is_stateless(&self) -> bool {
+        size_of::<A::State>() == 0
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {

@@ -97,10 +97,10 @@ impl DataParallel {
     /// Errors of the communication.
     pub fn settle(&mut self) -> Result<()> {
         let outcome = self.complete().and_then(|()| self.between_passes());
-        let outcome = outcome.and_then(|()| match self.started {
-            true => self.run(HookStage::Settle).and_then(|()| self.queues.check()),
-            false => Ok(()),
-        });
+        // Without background work, there is nothing to ask of the communication thread.
+        let has_work = self.started && self.algorithm.written().settle;
+        let outcome = outcome.and_then(|()| if has_work { self.run(HookStage::Settle) } else { Ok(()) });
+        let outcome = outcome.and_then(|()| if self.started { self.queues.check() } else { Ok(()) });
         self.unsettled &= outcome.is_err();
         self.collected.take();
         self.checked(outcome)
