@@ -74,6 +74,7 @@ impl<'a> Files<'a> {
             return Ok(());
         }
         let Choice { name, save, .. } = self.choice;
+        self.folder.discard_copied(*name);
         let place =
             |saved, bytes: &[u8]| file::put(&self.folder.copied(*name)?.join(self.name(saved)), bytes);
         let whole = |saved| self.read(saved).and_then(|_| file::bytes(&self.path(saved))).map(Cow::Owned);

@@ -179,9 +179,18 @@ impl<'a> Folder<'a> {
         kept.into_iter().min_by_key(CheckpointDirectory::is_renamed).map_or(self.path(name), |kept| kept.path)
     }
 
+    fn copied_path(&self, name: Name) -> PathBuf {
+        self.root.join(format!(".{name}.copied-{}", self.rank))
+    }
+
+    /// Discards files that this rank received before it was killed.
+    pub(super) fn discard_copied(&self, name: Name) {
+        delete(&self.copied_path(name));
+    }
+
     /// Returns the directory for files of a complete checkpoint that this rank receives, and creates it.
     pub(super) fn copied(&self, name: Name) -> Result<PathBuf> {
-        let path = self.root.join(format!(".{name}.copied-{}", self.rank));
+        let path = self.copied_path(name);
         fs::create_dir_all(&path).map_err(|cause| refused("make", &path, cause))?;
         Ok(path)
     }

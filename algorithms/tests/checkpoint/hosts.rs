@@ -47,6 +47,10 @@ fn a_host_that_is_lost_with_its_disk_loses_nothing() {
     assert_eq!([0, 1, 2].map(|host| files(&scratch, host, 3).concat()), ["013", "012", "23"]);
     for host in [0, 1, 2] {
         fs::remove_dir_all(directory(&scratch, host)).unwrap();
+        // A rank was killed while it received a file.
+        let left = directory(&scratch, host).join(".step-000003.copied-2");
+        fs::create_dir_all(&left).unwrap();
+        fs::write(left.join("rank-00000-of-00004.safetensors"), b"torn").unwrap();
         assert_eq!(resumed(&scratch, &HOSTS, false), vec![Ok(Some(3)); 4], "{host}");
         // The directory has the files that its ranks need.
         assert_eq!(files(&scratch, host, 3).concat(), ["01", "2", "3"][host]);
