@@ -289,7 +289,7 @@ fn trained(plan: &mut Plan) -> (Steps, Vec<Vec<f32>>) {
             assert!(*began as usize <= steps.len());
             let is_in_step = plan.algorithm.keeps_replicas_identical() && !plan.algorithm.written().settle;
             let lost = newest - began;
-            let most = if is_in_step { 1 } else { 16 };
+            let most = if is_in_step { 1 } else { 32 };
             assert!(lost <= most, "seed {}: {lost} steps are lost", plan.seed);
             newest = generation.made.into_inner().max(*began);
             steps.truncate(*began as usize);

@@ -60,12 +60,29 @@ impl<'a> Files<'a> {
             }
         }
         let names: Vec<usize> = lacking.iter().map(|(saved, _)| *saved).collect();
-        let transfers = transfer::plan(&transfer::gather_lists(comm, &names)?, &self.choice.held);
+        let lacking_by_rank = transfer::gather_lists(comm, &names)?;
+        let transfers = transfer::plan(&lacking_by_rank, &self.sound(comm, &lacking_by_rank));
         let comes = |saved: usize| transfers.iter().any(|copy| copy.to == comm.rank() && copy.file == saved);
         let lost = lacking.into_iter().find(|(saved, _)| !comes(*saved));
         all_or_none(comm, lost.map_or(Ok(()), |(_, error)| Err(error)))?;
         self.copy(comm, transfers)?;
         all_or_none(comm, first.map_or_else(|| self.read(self.share[0]), Ok))
+    }
+
+    /// Returns the files that ranks hold, without those that a rank of the same host has found damaged: it may be the same file.
+    fn sound(&self, comm: &Communicator, lacking: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
+        let mut held = self.choice.held.clone();
+        let host = |rank: usize| comm.world().hosts()[comm.world_ranks()[rank]];
+        for (rank, files) in lacking.iter().enumerate() {
+            for file in files.iter().filter(|file| self.choice.held[rank].contains(file)) {
+                for (other, files) in held.iter_mut().enumerate() {
+                    if host(other) == host(rank) {
+                        files.remove(file);
+                    }
+                }
+            }
+        }
+        held
     }
 
     /// Makes copies of files, which are the same list on all ranks. A collective call.

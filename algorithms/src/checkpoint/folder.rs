@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Maximum number of ranks in the name of a file: a larger one is not of this library.
-const MOST_RANKS: usize = 1 << 20;
+pub(super) const MOST_RANKS: usize = 1 << 20;
 
 /// Name of a checkpoint: its step, and the number of earlier checkpoints of that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +196,7 @@ impl<'a> Folder<'a> {
     }
 
     /// Moves the files that this rank has received to the directory of their checkpoint. A directory with a different `save` of the
-    /// same name, from before this host left the job, gives up its name.
+    /// same name, from before this host left the job, is renamed.
     pub(super) fn take_copied(&self, name: Name, save: &str) -> Result<()> {
         let path = self.holding(name);
         if path.is_dir() && inside(&path, name).is_none_or(|(_, inside)| inside != save) {
@@ -251,12 +251,16 @@ impl<'a> Folder<'a> {
 
     /// Returns true if a checkpoint on this host lacks only its name.
     pub(super) fn is_partial(&self, name: Name) -> bool {
-        self.partial(name).join(self.file()).is_file()
+        files(&self.partial(name)).is_ok_and(|files| !files.is_empty())
     }
 
     /// Discards the files of a save that failed.
     pub(super) fn abandon(&self, name: Name) {
-        delete(&self.partial(name));
+        // Another rank may complete it at this moment: only one of the two renames succeeds.
+        let gone = self.root.join(format!(".{name}.gone"));
+        if fs::rename(self.partial(name), &gone).is_ok() {
+            delete(&gone);
+        }
     }
 
     /// Removes a checkpoint, in one step: it is complete or gone. Does not remove a renamed directory.

@@ -4,7 +4,7 @@
 //! step-000120 4 0-1,3 step-000120 (8a3f…)    name, number of ranks, saved ranks, name and number of the save
 //! ```
 
-use super::folder::Name;
+use super::folder::{MOST_RANKS, Name};
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,7 +39,10 @@ impl FromStr for HeldFiles {
         let mut parts = line.splitn(4, ' ');
         let mut next = || parts.next().ok_or(());
         let name = next()?.parse().map_err(drop)?;
-        let ranks = next()?.parse().map_err(drop)?;
+        let ranks: usize = next()?.parse().map_err(drop)?;
+        if ranks > MOST_RANKS {
+            return Err(());
+        }
         let mut saved = Vec::new();
         for run in next()?.split(',').filter(|run| !run.is_empty()) {
             let (first, last) = run.split_once('-').unwrap_or((run, run));

@@ -185,7 +185,9 @@ impl Checkpoints {
         let folder = self.folder(comm);
         note_checkpoint(false);
         let fit = self.admits(engine, &folder).and_then(|()| folder.try_writing());
-        all_or_none(comm, fit.and_then(|()| self.claim(engine, &folder)))
+        all_or_none(comm, fit.and_then(|()| self.claim(engine, &folder)))?;
+        self.adopt(engine);
+        Ok(())
     }
 
     /// Locks out other trainings from now on.
@@ -202,7 +204,7 @@ impl Checkpoints {
         if self.keep == 0 {
             return Err(Error::usage("the number of checkpoints to keep is 0", "keep 1 or more"));
         }
-        if engine.kept_in.contains(&self.root) {
+        if engine.kept_in.borrow().contains(&self.root) {
             return Ok(());
         }
         match folder.kept()?.iter().max_by_key(|kept| kept.name) {
@@ -216,9 +218,10 @@ impl Checkpoints {
     }
 
     /// Records that the checkpoints here belong to this training from now on.
-    fn adopt(&self, engine: &mut DataParallel) {
-        if !engine.kept_in.contains(&self.root) {
-            engine.kept_in.push(self.root.clone());
+    fn adopt(&self, engine: &DataParallel) {
+        let mut folders = engine.kept_in.borrow_mut();
+        if !folders.contains(&self.root) {
+            folders.push(self.root.clone());
         }
     }
 

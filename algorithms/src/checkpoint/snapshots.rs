@@ -6,10 +6,11 @@
 //!                      have kept any have one step in common: they take back one step at most
 //! others               ranks may be many steps apart. They meet in every 16th step, and keep that and the one before
 //! records              as from a checkpoint of a different number of ranks (resize/): those of ranks that died are lost;
-//!                      ranks that have none get them from the others
+//!                      new ranks receive them from the others
 //! ```
 
 use super::files::share;
+use super::folder::MOST_RANKS;
 use super::resize::SavedRanks;
 use super::transfer;
 use super::{OWN, file, resize};
@@ -111,8 +112,9 @@ impl Snapshots {
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {
         let mut record = engine.checkpoint().save_unchecked()?;
         record.absorb(OWN, own);
-        let folders = engine.kept_in.iter().map(|folder| folder.to_string_lossy());
-        record.note(KEPT_IN, folders.collect::<Vec<_>>().join("\n"));
+        let folders: Vec<_> =
+            engine.kept_in.borrow().iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+        record.note(KEPT_IN, folders.join("\n"));
         let comm = engine.communicator();
         let about = About { era: self.era, step: engine.steps(), rank: comm.rank(), ranks: comm.size() };
         self.kept.push(Snapshot { about, record: Arc::new(record) });
@@ -132,14 +134,17 @@ impl Snapshots {
     pub fn load(&mut self, engine: &mut DataParallel) -> Result<Option<Record>> {
         let comm = engine.communicator().clone();
         let lists = gather(&comm, &self.kept)?;
-        self.era = lists.iter().flatten().map(|about| about.era).max().unwrap_or(0) + 1;
+        self.era = lists.iter().flatten().map(|about| about.era).max().unwrap_or(0).saturating_add(1);
         let Some(chosen) = Chosen::of(&lists) else { return Ok(None) };
         let records = InMemory::gather(&comm, &self.kept, &chosen)?;
+        // Those of other steps are of no use any more: all ranks have chosen the same.
+        let mine = chosen.held[comm.rank()];
+        self.kept.retain(|snapshot| Some(snapshot.about) == mine);
         let mut record = all_or_none(&comm, records.first().and_then(|record| record.copied()))?;
         let own = record.detach(OWN);
         // A new member continues the training of these folders, too.
         let folders: String = record.noted(KEPT_IN)?;
-        engine.kept_in = folders.lines().map(PathBuf::from).collect();
+        *engine.kept_in.borrow_mut() = folders.lines().map(PathBuf::from).collect();
         if chosen.is_resized(comm.size()) {
             resize::load(engine, &records, record)?;
         } else {
@@ -165,7 +170,12 @@ fn gather(comm: &Communicator, kept: &[Snapshot]) -> Result<Vec<Vec<About>>> {
     let about = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
         let [era, step, rank, ranks] = numbers[..] else { return None };
-        (rank < ranks).then_some(About { era, step, rank: rank as usize, ranks: ranks as usize })
+        (rank < ranks && ranks <= MOST_RANKS as u64).then_some(About {
+            era,
+            step,
+            rank: rank as usize,
+            ranks: ranks as usize,
+        })
     };
     Ok(texts.iter().map(|text| text.lines().filter_map(about).collect()).collect())
 }

@@ -100,7 +100,7 @@ pub(super) fn make<'a>(
 fn room(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| {
-        let what = format!("there is no memory for a file of {len} bytes, which another rank sends");
+        let what = format!("a file of {len} bytes, which another rank sends, does not fit in memory");
         Error::usage(
             what,
             "free memory on this host, or place the checkpoints in a directory that all hosts share",
@@ -169,6 +169,6 @@ mod tests {
         for error in spawn(TransportKind::Thread, 3, run).unwrap() {
             assert!(error.contains("no file"), "{error}");
         }
-        assert!(room(usize::MAX).unwrap_err().to_string().contains("no memory for a file"));
+        assert!(room(usize::MAX).unwrap_err().to_string().contains("does not fit in memory"));
     }
 }

@@ -156,7 +156,7 @@ pub struct DataParallel {
     tuner: Option<Tuner>,
     tracing: Traced,
     /// Folders that contain checkpoints of this training.
-    pub(crate) kept_in: Vec<PathBuf>,
+    pub(crate) kept_in: RefCell<Vec<PathBuf>>,
     /// Folders in which no other training may save.
     pub(crate) claims: Claims,
 }
@@ -211,7 +211,7 @@ impl DataParallel {
             collected: MetricsCollector::default(),
             metrics: BTreeMap::new(),
             tracing: Traced::default(),
-            kept_in: Vec::new(),
+            kept_in: RefCell::default(),
             claims: Claims::default(),
         })
     }

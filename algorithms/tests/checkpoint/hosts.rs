@@ -84,6 +84,12 @@ fn a_damaged_file_is_replaced_by_its_copy() {
         fs::write(&file, damaged).unwrap();
         assert_eq!(resumed(&scratch, &HOSTS[2..], true), vec![Ok(Some(3)); 2]);
     }
+    // A host of two ranks, of which one would find the damaged file of the other.
+    let of_two = directory(&scratch, 0).join("step-000003/rank-00000-of-00004.safetensors");
+    let sound = fs::read(&of_two).unwrap();
+    fs::write(&of_two, b"").unwrap();
+    assert_eq!(resumed(&scratch, &HOSTS, false), vec![Ok(Some(3)); 4]);
+    assert_eq!(fs::read(&of_two).unwrap(), sound);
     // Two damaged copies.
     fs::write(&file, b"").unwrap();
     fs::write(directory(&scratch, 2).join("step-000003/rank-00002-of-00004.safetensors"), b"").unwrap();

@@ -33,8 +33,8 @@ pub(super) struct Resumed {
 
 impl Saves {
     /// Creates the saves that the options ask for, of a training that is made with these options and data.
-    pub(super) fn new(options: &RunOptions, made_with: MadeWith) -> Self {
-        let any_ranks = options.change || options.is_restarted;
+    pub(super) fn new(options: &RunOptions, made_with: MadeWith, is_elastic: bool) -> Self {
+        let any_ranks = options.change || options.is_restarted || is_elastic;
         let peers = options.checkpoint_peers;
         let checkpoints = options.checkpoint.as_ref();
         let saves = checkpoints

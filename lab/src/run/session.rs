@@ -66,7 +66,7 @@ impl<'a> TrainingSession<'a> {
         let steps = loader.len().unwrap_or(0) as u64;
         let rate = run.schedule(steps)?;
         let mut log = RunLog::new(run, comm.world(), (steps, rate))?;
-        let saves = Saves::new(&run.options, MadeWith::of(run, rate));
+        let saves = Saves::new(&run.options, MadeWith::of(run, rate), comm.world().generation().is_some());
         if run.options.trace.is_some() {
             replica.trace()?;
         }
@@ -77,7 +77,10 @@ impl<'a> TrainingSession<'a> {
         let is_continued = continued.is_some();
         let resumed = match continued {
             Some(continued) => continued,
-            None if run.options.resume => saves.resume(replica, loader, run.options.change)?,
+            // Without any rank that has the last steps, a later generation continues from the newest checkpoint.
+            None if run.options.resume || comm.world().generation() > Some(1) => {
+                saves.resume(replica, loader, run.options.change)?
+            }
             None => Resumed::default(),
         };
         // After resuming: a learning rate that has changed replaces the one that was saved.

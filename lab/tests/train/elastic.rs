@@ -27,8 +27,8 @@ fn epochs(name: &str) -> usize {
 }
 
 /// Trains with 4 ranks, at least 2, and kills the process at each of the places `kills` after further epochs. Returns the
-/// report.
-fn train(name: &str, arguments: &str, kills: &[usize]) -> serde_json::Value {
+/// report, and how many were killed before the end.
+fn train(name: &str, arguments: &str, kills: &[usize]) -> (serde_json::Value, usize) {
     let out = folder(name);
     let _ = fs::remove_dir_all(&out);
     let arguments = format!("--seed 1 --out {} {arguments}", out.display());
@@ -38,6 +38,7 @@ fn train(name: &str, arguments: &str, kills: &[usize]) -> serde_json::Value {
         arguments: arguments.split_whitespace().map(Into::into).collect(),
         ..Job::new(4, program::program("train"))
     };
+    let mut killed = 0;
     let outcome = thread::scope(|scope| {
         let running = scope.spawn(|| job.run());
         for place in kills {
@@ -48,26 +49,37 @@ fn train(name: &str, arguments: &str, kills: &[usize]) -> serde_json::Value {
             }
             let ranks = ranks();
             if let Some(pid) = ranks.get(place % ranks.len().max(1)) {
-                let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);
+                killed += usize::from(kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).is_ok());
             }
         }
         running.join().unwrap()
     });
     assert_eq!(outcome.unwrap(), Outcome::Success, "{name}");
-    metrics(name).pop().unwrap()
+    (metrics(name).pop().unwrap(), killed)
 }
 
 #[test]
 fn a_training_whose_ranks_are_killed_continues_in_place_and_learns_as_much() {
     for algorithm in ["gradient-allreduce", "d-psgd"] {
+        // Long enough for three kills.
+        let epochs = if cfg!(debug_assertions) { 14 } else { 600 };
+        let saved = folder("elastic-saved");
+        let _ = fs::remove_dir_all(&saved);
+        let arguments = format!(
+            "--algorithm {algorithm} --epochs {epochs} --checkpoint {} --every {}",
+            saved.display(),
+            epochs * 2
+        );
         // The first of the processes is rank 0. After two new ones, the others continue by themselves.
-        let arguments = format!("--algorithm {algorithm} --epochs 14");
-        let report = train("elastic", &arguments, &[0, 2, 1]);
+        let (report, killed) = train("elastic", &arguments, &[0, 2, 1]);
+        assert_eq!(killed, 3);
         assert_eq!(report["event"], "summary");
         assert!(report["test_accuracy"].as_f64().unwrap() >= 0.93, "{report}");
         assert_eq!(report["replicas_identical"], algorithm == "gradient-allreduce", "{report}");
         // A new one may be late for the end.
         assert!(matches!(report["ranks"].as_u64(), Some(2 | 3)), "{report}");
         clean("elastic");
+        assert!(fs::read_dir(&saved).unwrap().count() >= 1);
+        clean("elastic-saved");
     }
 }

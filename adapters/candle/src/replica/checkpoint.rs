@@ -61,6 +61,9 @@ impl Replica {
         if let Some(optimizer) = self.unreached {
             return Err(private(optimizer));
         }
+        if !Snapshots::is_due(&self.engine) {
+            return Ok(());
+        }
         let own = self.with_tensors(own())?;
         kept.keep(&mut self.engine, || own)?;
         self.settled()

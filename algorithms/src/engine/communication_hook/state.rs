@@ -23,9 +23,13 @@ impl CommunicationHook {
     /// [`load`](Self::load) in a new hook of the same rank. Between passes.
     ///
     /// # Errors
-    /// [`Error::Usage`] during a pass; errors of the communication thread.
+    /// [`Error::Usage`] during a pass, and before a loaded state has taken effect; errors of the communication thread.
     pub fn save(&mut self) -> Result<Record> {
         self.between_passes()?;
+        if self.loaded.is_some() {
+            let what = "a hook was asked for its state before the loaded one has taken effect";
+            return Err(Error::usage(what, "save after the second pass, or keep the state that was loaded"));
+        }
         let mut record = self.facts();
         record.note("buckets", described(&self.layout));
         record.note("step", self.present.step);
@@ -101,7 +105,8 @@ impl CommunicationHook {
     pub(super) fn check_loaded(&self) -> Result<()> {
         let Some(loaded) = &self.loaded else { return Ok(()) };
         let (saved, own) = (loaded.buckets.lines().count(), self.layout.len());
-        let what = format!("the state of the hook is of {saved} other buckets than the {own} of this model");
+        let what =
+            format!("the state of the hook has {saved} buckets that differ from the {own} of this model");
         Err(Error::usage(what, "load the state of the same model, with the same bucket sizes"))
     }
 

@@ -188,7 +188,7 @@ fn a_state_that_does_not_fit_a_hook_is_refused() {
     });
     for told in told.unwrap() {
         assert!(told[0].contains("is of rank 5, not "), "{told:?}");
-        assert!(told[1].contains("is of 1 other buckets than the 2 of this model"), "{told:?}");
+        assert!(told[1].contains("has 1 buckets that differ from the 2 of this model"), "{told:?}");
     }
 }
 
