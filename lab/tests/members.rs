@@ -12,8 +12,9 @@ use hexagram::physical::runtime;
 use hexagram::physical::sim::{Cluster, Fault, FaultKind, Job, LinkSpec, Simulation};
 use hexagram::sampler::dataset::Items;
 use hexagram::sampler::loader::{DataLoader, LoaderOptions, LoaderState};
-use hexagram::sampler::{BatchSampler, DistributedOptions, DistributedSampler, EpochPart, ForRank, Mersenne};
+use hexagram::sampler::{BatchSampler, DistributedOptions, DistributedSampler, ForRank, Mersenne};
 use hexagram::{Communicator, DType, Error, JoinOptions, Result, World};
+use hexagram_lab::run::position;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -171,7 +172,7 @@ impl Plan {
         engine.set_learning_rate(RATE);
         let mut loader = self.loader(&comm);
         if let Some(own) = snapshots.load(&mut engine)? {
-            loader.resume(&noted(&own)?).map_err(|error| Error::usage(error.to_string(), "resume"))?;
+            loader.resume(&position::noted(&own).unwrap()).unwrap();
         }
         generation.began.lock().unwrap().insert(engine.steps());
         let mut made = 0;
@@ -246,30 +247,9 @@ fn step(engine: &mut DataParallel, batch: &[usize], time: Duration) -> Result<()
 }
 
 fn record(state: &LoaderState) -> Record {
-    let LoaderState { seed, epoch, position, order, grouping, parts } = state;
     let mut record = Record::default();
-    for (name, number) in
-        [("seed", *seed), ("epoch", *epoch), ("position", *position as u64), ("order", *order)]
-    {
-        record.note(name, number);
-    }
-    record.note("grouping", grouping);
-    let parts: Vec<i64> = parts.iter().flat_map(|part| [part.grouping as i64, part.end as i64]).collect();
-    record.put("parts", &parts).unwrap();
+    position::note(&mut record, state);
     record
-}
-
-fn noted(record: &Record) -> Result<LoaderState> {
-    let parts = record.get::<i64>("parts")?;
-    let part = |pair: &[i64]| EpochPart { grouping: pair[0] as usize, end: pair[1] as usize };
-    Ok(LoaderState {
-        seed: record.noted("seed")?,
-        epoch: record.noted("epoch")?,
-        position: record.noted("position")?,
-        order: record.noted("order")?,
-        grouping: record.noted("grouping")?,
-        parts: parts.chunks(2).map(part).collect(),
-    })
 }
 
 /// Trains with changes to the end. Returns all steps that count, and the parameters of the last members.

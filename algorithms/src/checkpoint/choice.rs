@@ -10,7 +10,7 @@
 
 use super::folder::{CheckpointDirectory, Folder, Name};
 use super::held::HeldFiles;
-use crate::record::{all_or_none, gather_texts};
+use crate::record::{all_or_none, gather_lists};
 use hexagram_logical::{Communicator, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,14 +37,18 @@ impl Choice {
 
     /// Returns the saved ranks whose files are on no rank.
     pub(super) fn lost(&self) -> Vec<usize> {
-        let present = self.present();
-        (0..self.ranks).filter(|rank| present.binary_search(rank).is_err()).collect()
+        absent(&self.present(), self.ranks)
     }
 
     /// Returns true if each file is on some rank.
     pub(super) fn is_complete(&self) -> bool {
-        self.present().len() == self.ranks
+        self.lost().is_empty()
     }
+}
+
+/// Returns the saved ranks, of `ranks`, that are not `present`, a list in ascending order.
+pub(super) fn absent(present: &[usize], ranks: usize) -> Vec<usize> {
+    (0..ranks).filter(|rank| present.binary_search(rank).is_err()).collect()
 }
 
 /// Renames the checkpoints that lack only their name, and returns the one to load; `None` if no rank has any. With
@@ -54,11 +58,11 @@ impl Choice {
 /// [`Error::Usage`] on all ranks if some rank has a checkpoint, but none is complete.
 pub(super) fn choose(comm: &Communicator, folder: &Folder<'_>, any_ranks: bool) -> Result<Option<Choice>> {
     rename_partial(comm, folder)?;
-    let held = all_or_none(comm, folder.held())?;
-    let mine: Vec<String> = held.iter().map(HeldFiles::to_string).collect();
-    let texts = gather_texts(comm, &mine.join("\n"))?;
-    let lists = texts.iter().map(|text| text.lines().filter_map(|line| line.parse().ok()).collect());
-    let choices = choices(lists.collect());
+    let kept = all_or_none(comm, folder.kept())?;
+    for CheckpointDirectory { path, name, .. } in kept.iter().filter(|kept| kept.is_renamed()) {
+        tracing::warn!("{} contains {name}, and counts as that checkpoint", path.display());
+    }
+    let choices = choices(gather_lists(comm, &all_or_none(comm, folder.held(kept))?)?);
     let newest = choices.iter().max_by_key(|choice| choice.name).map(|choice| (choice.name, choice.lost()));
     let Some(newest) = newest else { return Ok(None) };
     let is_known_to_all = |choice: &Choice| choice.ranks_with_it == comm.size();
@@ -83,16 +87,11 @@ pub(super) fn choose(comm: &Communicator, folder: &Folder<'_>, any_ranks: bool) 
 /// Gives a checkpoint its name if a rank of this job has completed it elsewhere. A collective call.
 fn rename_partial(comm: &Communicator, folder: &Folder<'_>) -> Result<()> {
     let names = all_or_none(comm, folder.names())?;
-    for name in gather_names(comm, &names)?.into_iter().flatten() {
+    for name in gather_lists(comm, &names)?.into_iter().flatten() {
         if !names.contains(&name) && folder.is_partial(name) {
             // On failure, the checkpoint does not count.
             let _ = folder.complete(name);
         }
-    }
-    for CheckpointDirectory { path, name, .. } in
-        all_or_none(comm, folder.kept())?.iter().filter(|kept| kept.is_renamed())
-    {
-        tracing::warn!("{} contains {name}, and counts as that checkpoint", path.display());
     }
     Ok(())
 }
@@ -116,13 +115,6 @@ fn choices(lists: Vec<Vec<HeldFiles>>) -> Vec<Choice> {
         }
     }
     by_save.into_values().collect()
-}
-
-/// Returns the names of the checkpoints of each rank.
-pub(super) fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Vec<Name>>> {
-    let mine: Vec<String> = names.iter().map(Name::to_string).collect();
-    let texts = gather_texts(comm, &mine.join(" "))?;
-    Ok(texts.iter().map(|text| text.split(' ').filter_map(|name| name.parse().ok()).collect()).collect())
 }
 
 /// Creates the error for checkpoints of which no one is complete.

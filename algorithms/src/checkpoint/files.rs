@@ -6,7 +6,7 @@ use super::file::{self, SAVED_AS};
 use super::folder::Folder;
 use super::resize::SavedRanks;
 use super::transfer::{self, Transfer};
-use crate::record::{Record, all_or_none};
+use crate::record::{Record, all_or_none, gather_lists};
 use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ impl<'a> Files<'a> {
             }
         }
         let names: Vec<usize> = lacking.iter().map(|(saved, _)| *saved).collect();
-        let lacking_by_rank = transfer::gather_lists(comm, &names)?;
+        let lacking_by_rank = gather_lists(comm, &names)?;
         let transfers = transfer::plan(&lacking_by_rank, &self.sound(comm, &lacking_by_rank));
         let comes = |saved: usize| transfers.iter().any(|copy| copy.to == comm.rank() && copy.file == saved);
         let lost = lacking.into_iter().find(|(saved, _)| !comes(*saved));

@@ -154,9 +154,8 @@ impl<'a> Folder<'a> {
         Ok(self.entries()?.into_iter().filter_map(named).collect())
     }
 
-    /// Returns the files of each complete checkpoint: those of this number of ranks, or else of one other number.
-    pub(super) fn held(&self) -> Result<Vec<HeldFiles>> {
-        let mut directories = self.kept()?;
+    /// Returns the files of each complete checkpoint in these directories: those of this number of ranks, or else of one other number.
+    pub(super) fn held(&self, mut directories: Vec<CheckpointDirectory>) -> Result<Vec<HeldFiles>> {
         directories.sort_by_key(|kept| (kept.name, kept.is_renamed()));
         directories.dedup_by_key(|kept| kept.name);
         let held = |CheckpointDirectory { path, name, save }| {

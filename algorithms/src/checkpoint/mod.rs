@@ -56,8 +56,8 @@ pub use snapshots::Snapshots;
 #[cfg(doc)]
 use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
-use crate::record::{all_or_none, gather_texts};
-use choice::{choose, gather_names};
+use crate::record::{all_or_none, gather_lists, gather_texts};
+use choice::choose;
 use file::SAVED_AS;
 use files::Files;
 use folder::{Folder, Name};
@@ -158,7 +158,7 @@ impl Checkpoints {
         all_or_none(comm, folder.sweep())?;
         let name = agree_on_name(comm, steps, &folder)?;
         let names = all_or_none(comm, folder.names())?;
-        let common = in_all(&gather_names(comm, &names)?);
+        let common = in_all(&gather_lists(comm, &names)?);
         record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
         let written = folder.begin(name).and_then(|path| file::write(&path, &record));
         let written = written.and_then(|bytes| folder.written(name).map(|()| bytes));
@@ -266,7 +266,7 @@ impl Checkpoints {
             return Err(of_other_ranks(&folder.path(choice.name), choice.ranks, comm.size()));
         }
         let (files, first) = Files::gather(comm, &folder, &choice)?;
-        if comm.rank() == 0 && choice.is_resized && !files.lost().is_empty() {
+        if comm.rank() == 0 && !files.lost().is_empty() {
             let (lost, name) = (files.lost(), choice.name);
             tracing::warn!(
                 "the files of the ranks {lost:?} of {name} are lost, and their part of the state with them"
@@ -312,7 +312,7 @@ fn of_other_ranks(path: &Path, saved: usize, size: usize) -> Error {
 fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result<Name> {
     let texts = gather_texts(comm, &steps.to_string())?;
     let step = texts.iter().filter_map(|text| text.parse().ok()).max().unwrap_or(steps);
-    let lists = gather_names(comm, &all_or_none(comm, folder.taken())?)?;
+    let lists = gather_lists(comm, &all_or_none(comm, folder.taken())?)?;
     let taken = lists.iter().flatten().filter(|name| name.step == step).map(|name| name.before + 1);
     Ok(Name { step, before: taken.max().unwrap_or(0) })
 }

@@ -8,7 +8,7 @@
 use super::file;
 use super::folder::{Folder, Name};
 use super::transfer::{self, Transfer};
-use crate::record::all_or_none;
+use crate::record::{all_or_none, gather_lists};
 use hexagram_logical::{Communicator, Result};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(super) fn copy(
     let path = |saved| folder.partial(name).join(Folder::file_of(saved, comm.size()));
     let to_here = transfers.iter().filter(|copy| copy.to == comm.rank());
     let lacking: Vec<usize> = to_here.map(|copy| copy.file).filter(|saved| !path(*saved).is_file()).collect();
-    let lacking = transfer::gather_lists(comm, &lacking)?;
+    let lacking = gather_lists(comm, &lacking)?;
     transfers.retain(|copy| lacking[copy.to].contains(&copy.file));
     transfer::make(
         comm,

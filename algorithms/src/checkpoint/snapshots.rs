@@ -9,6 +9,7 @@
 //!                      new ranks receive them from the others
 //! ```
 
+use super::choice::absent;
 use super::files::share;
 use super::folder::MOST_RANKS;
 use super::resize::SavedRanks;
@@ -16,13 +17,14 @@ use super::transfer;
 use super::{OWN, file, resize};
 use crate::engine::DataParallel;
 use crate::plugin::AnyAlgorithm;
-use crate::record::{Record, all_or_none, gather_texts};
+use crate::record::{Record, all_or_none, gather_lists};
 use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Steps from one snapshot to the next, if ranks have to meet for one.
@@ -133,7 +135,8 @@ impl Snapshots {
     /// As [`Checkpoints::load`](super::Checkpoints::load).
     pub fn load(&mut self, engine: &mut DataParallel) -> Result<Option<Record>> {
         let comm = engine.communicator().clone();
-        let lists = gather(&comm, &self.kept)?;
+        let mine: Vec<About> = self.kept.iter().map(|snapshot| snapshot.about).collect();
+        let lists = gather_lists(&comm, &mine)?;
         self.era = lists.iter().flatten().map(|about| about.era).max().unwrap_or(0).saturating_add(1);
         let Some(chosen) = Chosen::of(&lists) else { return Ok(None) };
         let records = InMemory::gather(&comm, &self.kept, &chosen)?;
@@ -161,23 +164,22 @@ fn is_in_step(algorithm: &AnyAlgorithm) -> bool {
     algorithm.keeps_replicas_identical() && !algorithm.written().settle
 }
 
-/// Returns the snapshots of all ranks. A collective call.
-fn gather(comm: &Communicator, kept: &[Snapshot]) -> Result<Vec<Vec<About>>> {
-    let line = |Snapshot { about: About { era, step, rank, ranks }, .. }: &Snapshot| {
-        format!("{era} {step} {rank} {ranks}")
-    };
-    let texts = gather_texts(comm, &kept.iter().map(line).collect::<Vec<_>>().join("\n"))?;
-    let about = |line: &str| {
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let About { era, step, rank, ranks } = self;
+        write!(f, "{era} {step} {rank} {ranks}")
+    }
+}
+
+impl FromStr for About {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Self, ()> {
         let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
-        let [era, step, rank, ranks] = numbers[..] else { return None };
-        (rank < ranks && ranks <= MOST_RANKS as u64).then_some(About {
-            era,
-            step,
-            rank: rank as usize,
-            ranks: ranks as usize,
-        })
-    };
-    Ok(texts.iter().map(|text| text.lines().filter_map(about).collect()).collect())
+        let [era, step, rank, ranks] = numbers[..] else { return Err(()) };
+        let about = About { era, step, rank: rank as usize, ranks: ranks as usize };
+        if rank < ranks && ranks <= MOST_RANKS as u64 { Ok(about) } else { Err(()) }
+    }
 }
 
 /// Snapshots from which the ranks continue.
@@ -226,7 +228,7 @@ impl InMemory {
     /// Copies the records of this rank's share that are on other ranks. A collective call.
     fn gather(comm: &Communicator, kept: &[Snapshot], chosen: &Chosen) -> Result<Self> {
         let present = chosen.present();
-        let lost = (0..chosen.ranks).filter(|rank| present.binary_search(rank).is_err()).collect();
+        let lost = absent(&present, chosen.ranks);
         let (share, is_copy) = match chosen.is_resized(comm.size()) {
             true => share(&present, (comm.rank(), comm.size())),
             false => (vec![comm.rank()], false),
@@ -239,7 +241,7 @@ impl InMemory {
             share.iter().copied().filter(|saved| !records.contains_key(saved)).collect();
         let held: Vec<BTreeSet<usize>> =
             chosen.held.iter().map(|held| held.iter().map(|about| about.rank).collect()).collect();
-        let transfers = transfer::plan(&transfer::gather_lists(comm, &lacking)?, &held);
+        let transfers = transfer::plan(&gather_lists(comm, &lacking)?, &held);
         let own = mine.map(|snapshot| Arc::clone(&snapshot.record));
         let read = |_| {
             let record = own.as_ref().ok_or_else(|| lacks(comm.rank()))?;

@@ -3,7 +3,7 @@
 //! The copies are in rounds, in each of which a rank sends one file and receives one at most, so that it holds at most two
 //! in memory.
 
-use crate::record::{all_or_none, gather_texts};
+use crate::record::all_or_none;
 use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,6 @@ pub(super) struct Transfer {
     pub(super) to: usize,
     /// Rank that has saved the file.
     pub(super) file: usize,
-}
-
-/// Returns the lists of all ranks. A collective call.
-pub(super) fn gather_lists(comm: &Communicator, mine: &[usize]) -> Result<Vec<Vec<usize>>> {
-    let text = mine.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-    let texts = gather_texts(comm, &text)?;
-    Ok(texts.iter().map(|text| text.split(' ').filter_map(|file| file.parse().ok()).collect()).collect())
 }
 
 /// Returns the copies after which each rank has the files that it lacks, if another has them. A file comes from the rank

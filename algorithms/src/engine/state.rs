@@ -21,7 +21,7 @@ use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::host_copy::on_host;
-use crate::plugin::{Field, Fields, Instance, StepInfo};
+use crate::plugin::{Field, Fields, StepInfo};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +147,7 @@ impl DataParallel {
 
     /// Adds the state of the algorithm, and the weights of the replica.
     fn put_algorithm(&self, record: &mut Record, plan: &ModelPlan) -> Result<()> {
-        put_fields(record, self.algorithm_fields()?)?;
+        put_fields(record, self.scheduler.fields()?)?;
         for (bucket, weight) in plan.buckets().iter().zip(self.weights()?) {
             for (index, _) in bucket.members.iter().filter(|_| weight != 1.0) {
                 record.note(&format!("weight/{}", plan.parameters()[*index].name), weight);
@@ -161,40 +161,12 @@ impl DataParallel {
         let values = |fields: BTreeMap<String, Field>| {
             fields.into_iter().map(|(name, field)| (name, field.values)).collect()
         };
-        Ok(self.algorithm_fields()?.into_iter().map(values).collect())
-    }
-
-    fn algorithm_fields(&self) -> Result<Vec<BTreeMap<String, Field>>> {
-        self.scheduler.call(async |runner| {
-            let save = |instance: &mut Box<dyn Instance>| {
-                let mut fields = Fields::saving();
-                instance.checkpoint(&mut fields)?;
-                fields.finish_with_rules()
-            };
-            runner.instances()?.into_iter().map(save).collect()
-        })
+        Ok(self.scheduler.fields()?.into_iter().map(values).collect())
     }
 
     /// Restores the result of [`algorithm_state`](Self::algorithm_state), into equal buckets.
     pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
-        self.load_fields(saved, Fields::loading)
-    }
-
-    /// Restores fields that `loading` has created, by bucket.
-    fn load_fields(
-        &self,
-        saved: Vec<BTreeMap<String, Buffer>>,
-        loading: fn(BTreeMap<String, Buffer>) -> Fields,
-    ) -> Result<()> {
-        // All ranks must learn of a state that does not fit before the communication thread ends.
-        self.scheduler.call(async move |runner| {
-            let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
-                let mut fields = loading(saved);
-                instance.checkpoint(&mut fields)?;
-                fields.finish().map(drop)
-            };
-            Ok(runner.instances()?.into_iter().zip(saved).try_for_each(load))
-        })?
+        self.scheduler.load_fields(saved, Fields::loading)
     }
 
     fn facts(&self) -> Record {
@@ -359,7 +331,7 @@ impl DataParallel {
         let mut states = record.detach("algorithm");
         let states = (0..count).map(|bucket| buffers(states.detach(&bucket.to_string()))).collect();
         if saver == Saver::OtherRanks {
-            return all_or_none(&self.comm, self.load_fields(states, Fields::loading_some));
+            return all_or_none(&self.comm, self.scheduler.load_fields(states, Fields::loading_some));
         }
         self.restore_tuning(record)?;
         all_or_none(&self.comm, self.set_algorithm_state(states))

@@ -2,6 +2,8 @@
 //! with the reason.
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
+use std::fmt::Display;
+use std::str::FromStr;
 
 /// Maximum length of a text, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -29,6 +31,16 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
         String::from_utf8_lossy(&text[..len.min(text.len())]).into_owned()
     };
     Ok(all.chunks_exact(room).map(text).collect())
+}
+
+/// Returns the list of every rank, by rank. Items that cannot be parsed are left out. A collective call.
+///
+/// # Errors
+/// As [`gather_texts`].
+pub(crate) fn gather_lists<T: Display + FromStr>(comm: &Communicator, mine: &[T]) -> Result<Vec<Vec<T>>> {
+    let lines: Vec<String> = mine.iter().map(T::to_string).collect();
+    let texts = gather_texts(comm, &lines.join("\n"))?;
+    Ok(texts.iter().map(|text| text.lines().filter_map(|line| line.parse().ok()).collect()).collect())
 }
 
 /// Returns the number of `things` that a rank announces, if it is plausible: a number from a peer is checked before an

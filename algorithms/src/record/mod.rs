@@ -6,7 +6,7 @@
 mod agree;
 mod claims;
 
-pub(crate) use agree::{all_or_none, announced, beginning, gather_texts};
+pub(crate) use agree::{all_or_none, announced, beginning, gather_lists, gather_texts};
 pub(crate) use claims::Claims;
 
 use crate::host_copy::on_host;

@@ -23,7 +23,7 @@ mod log;
 mod metrics;
 mod options;
 mod picture;
-mod position;
+pub mod position;
 mod progress;
 mod provenance;
 mod report;

@@ -7,7 +7,7 @@ use hexagram::sampler::EpochPart;
 use hexagram::sampler::loader::LoaderState;
 
 /// Notes a position in a checkpoint.
-pub(super) fn note(record: &mut Record, state: &LoaderState) {
+pub fn note(record: &mut Record, state: &LoaderState) {
     let LoaderState { seed, epoch, position, order, grouping, parts } = state;
     for (name, value) in [("seed", *seed), ("epoch", *epoch), ("order", *order)] {
         record.note(name, value);
@@ -22,7 +22,7 @@ pub(super) fn note(record: &mut Record, state: &LoaderState) {
 ///
 /// # Errors
 /// If it is missing or unreadable, or from a version that noted no parts.
-pub(super) fn noted(record: &Record) -> Result<LoaderState, RunError> {
+pub fn noted(record: &Record) -> Result<LoaderState, RunError> {
     if record.notes("position") && !(record.notes("grouping") && record.notes("parts")) {
         let what = "an earlier version of hexagram made the checkpoint, without the `parts` of its epoch";
         return Err(Error::usage(what, "resume with that version, or start the training anew").into());

@@ -66,19 +66,20 @@ impl<'a> TrainingSession<'a> {
         let steps = loader.len().unwrap_or(0) as u64;
         let rate = run.schedule(steps)?;
         let mut log = RunLog::new(run, comm.world(), (steps, rate))?;
-        let saves = Saves::new(&run.options, MadeWith::of(run, rate), comm.world().generation().is_some());
+        let generation = comm.world().generation();
+        let saves = Saves::new(&run.options, MadeWith::of(run, rate), generation.is_some());
         if run.options.trace.is_some() {
             replica.trace()?;
         }
-        let mut continued = None;
-        if comm.world().generation().is_some() {
-            continued = Saves::continue_kept(replica, loader, &mut run.kept())?;
-        }
+        let continued = match generation {
+            Some(_) => Saves::continue_kept(replica, loader, &mut run.kept())?,
+            None => None,
+        };
         let is_continued = continued.is_some();
         let resumed = match continued {
             Some(continued) => continued,
             // Without any rank that has the last steps, a later generation continues from the newest checkpoint.
-            None if run.options.resume || comm.world().generation() > Some(1) => {
+            None if run.options.resume || generation > Some(1) => {
                 saves.resume(replica, loader, run.options.change)?
             }
             None => Resumed::default(),

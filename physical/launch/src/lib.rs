@@ -13,9 +13,11 @@
 //! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
 //! | `program` | programs that start their own ranks |
+//! | `deadline` | waits until a time |
 
 #![allow(clippy::disallowed_methods, reason = "starts and ends processes of the system")]
 
+mod deadline;
 mod descendants;
 mod elastic;
 mod environment;

@@ -354,34 +354,19 @@ impl Side {
         limit: Duration,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        match listener {
-            Some(listener) => Ok(Side::Leader(listener.with_tls(tls), Secret::of(placement, limit)?)),
-            None => Side::new(placement, mine, tls, limit, is_over),
-        }
-    }
-
-    fn new(
-        placement: &Placement,
-        mine: Peer,
-        tls: Option<Tls>,
-        limit: Duration,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<Self> {
         let secret = Secret::of(placement, limit)?;
-        if placement.rank == 0 {
-            attendance_file::set_registered(placement, false);
-            let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context(limit));
-            return match listener {
-                Ok(listener) => Ok(Side::Leader(listener, secret)),
-                Err(error) => {
-                    let second =
-                        Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit, is_over };
-                    Err(second.find_other_leader().unwrap_or(error))
-                }
-            };
+        if let Some(listener) = listener {
+            return Ok(Side::Leader(listener.with_tls(tls), secret));
         }
         let joiner = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit, is_over };
-        joiner.connect().map(Side::Member)
+        if placement.rank > 0 {
+            return joiner.connect().map(Side::Member);
+        }
+        attendance_file::set_registered(placement, false);
+        match placement.rendezvous.listen(tls.clone(), placement.listen_context(limit)) {
+            Ok(listener) => Ok(Side::Leader(listener, secret)),
+            Err(error) => Err(joiner.find_other_leader().unwrap_or(error)),
+        }
     }
 
     /// Notifies rank 0 that this rank does not join, with the reason.

@@ -22,6 +22,9 @@ from .optimizer import EngineOptimizer
 if TYPE_CHECKING:
     from .algorithm import Driver
 
+#: A state that the native library has saved: facts by name, tensors by name (type, shape and bytes), and the checksum of both.
+Saved = tuple[dict[str, str], dict[str, tuple[str, list[int], bytes]], int]
+
 #: Parts of a checkpoint, and their types.
 PARTS = {
     "facts": dict,
@@ -35,11 +38,7 @@ PARTS = {
 
 def saved(engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None) -> dict[str, Any]:
     """Returns the state of engine, model and optimizers: tensors, numbers and texts, suitable for ``torch.save``."""
-    facts, tensors, checksum = engine.save()
-    return {
-        "facts": facts,
-        "tensors": {name: (kind, shape, as_tensor(data)) for name, (kind, shape, data) in tensors.items()},
-        "checksum": checksum,
+    return as_dict(engine.save()) | {
         "model": {name: copied(value) for name, value in module.state_dict().items()},
         "optimizers": [deepcopy(state_of(optimizer)) for optimizer in optimizers],
         "python": None if driver is None else driver.saved(),
@@ -55,7 +54,7 @@ def restored(
     parameters that it owns with all their bits, so they are copied to the model once more afterwards.
     """
     wrong = mistake(state, module, optimizers, driver)
-    generation = engine.load(wrong or (state["facts"], with_bytes(state["tensors"]), state["checksum"]))
+    generation = engine.load(wrong or as_saved(state))
     module.load_state_dict(state["model"])
     for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
         # Otherwise it would continue with these very tensors.
@@ -63,6 +62,18 @@ def restored(
     if driver is not None:
         driver.restore(state["python"])
     return generation
+
+
+def as_dict(saved: Saved) -> dict[str, Any]:
+    """Returns a state that the native library has saved, in a form for ``torch.save``."""
+    facts, tensors, checksum = saved
+    content = {name: (kind, shape, as_tensor(data)) for name, (kind, shape, data) in tensors.items()}
+    return {"facts": facts, "tensors": content, "checksum": checksum}
+
+
+def as_saved(state: dict[str, Any]) -> Saved:
+    """Returns the native form of the result of :func:`as_dict`, which may have further parts."""
+    return state["facts"], with_bytes(state["tensors"]), state["checksum"]
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch.futures import Future
 from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
-from .checkpoint import as_tensor, mistake_in_tensors, with_bytes
+from .checkpoint import as_dict, as_saved, mistake_in_tensors
 from .default_world import Ranks, communicator_of
 from .streams import Position, follow, future_at, position_of
 from .tensors import readable, span
@@ -45,23 +45,21 @@ class HookState:
 
         Call it between two iterations. Each rank has a state of its own.
         """
-        facts, tensors, checksum = self.native.save()
-        saved = {name: (kind, shape, as_tensor(data)) for name, (kind, shape, data) in tensors.items()}
-        return {"facts": facts, "tensors": saved, "checksum": checksum}
+        return as_dict(self.native.save())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from the state of this rank that :meth:`state_dict` returned, before the first iteration.
 
         The next steps equal those of an uninterrupted run, bit for bit, with ``find_unused_parameters=True``. Otherwise DDP
         recreates its buckets after the first iteration, which averages gradients in full precision; the state takes effect
-        in the second. Raises `UsageError` for the state of another algorithm, rank or
-        number of ranks, and in a later iteration if the buckets of DDP are not those of the save.
+        in the second. Raises `UsageError` for the state of another algorithm, rank or number of ranks, and in a later
+        iteration if the buckets of DDP are not those of the save.
         """
         if not isinstance(state, dict) or not {"facts", "tensors", "checksum"} <= state.keys():
             raise UsageError("this is not the state of a hook; load what state_dict() returned on this rank")
         if wrong := mistake_in_tensors(state):
             raise UsageError(f"{wrong}; load what state_dict() returned on this rank")
-        self.native.load((state["facts"], with_bytes(state["tensors"]), state["checksum"]))
+        self.native.load(as_saved(state))
 
     def close(self) -> None:
         """Ends the communication of the hook, after the last iteration on all ranks."""

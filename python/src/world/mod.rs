@@ -1,5 +1,6 @@
 //! The world of this process: joining, its state, and leaving.
 
+mod departure;
 mod leaving;
 mod log;
 mod next;
@@ -10,6 +11,8 @@ use crate::error::{exception, usage};
 use crate::fork::Generation;
 use crate::values::whole::{count, ranks};
 use crate::work::{interruptible, interruptible_then};
+pub(crate) use departure::Closes;
+use departure::Departure;
 use hexagram::logical::executor::{Executor, ExecutorOptions, GroupHandle};
 use hexagram::{Error, JoinOptions, Result};
 use leaving::Leaving;
@@ -34,13 +37,6 @@ pub(crate) struct WorldMember {
     has_next: AtomicBool,
     /// The Python object of the world, until it is left.
     world: Mutex<Option<Py<World>>>,
-}
-
-/// Object of a world with its own thread, which ends before the world is left. All ranks end it.
-pub(crate) trait Closes: Send + Sync {
-    /// Ends it, or fails after the deadline of the world without progress. A second call has no effect. Never called
-    /// with the interpreter lock held.
-    fn close(&self) -> Result<()>;
 }
 
 /// A rank in its world.
@@ -211,37 +207,6 @@ impl WorldMember {
         }
     }
 }
-
-/// A world that this process is leaving. Dropped in this order.
-struct Departure {
-    open: Vec<Arc<dyn Closes>>,
-    executor: Executor,
-    gpu_executor: Option<Executor>,
-    world: hexagram::World,
-    gave_up: bool,
-    leaving: Leaving,
-}
-
-impl Departure {
-    /// Closes all objects, and ends the operations in progress.
-    fn end(&mut self) -> Result<()> {
-        let closed = close_all(&std::mem::take(&mut self.open));
-        let gpus_ended = self.gpu_executor.as_ref().map_or(Ok(()), |executor| executor.shutdown(LINGER));
-        let ended = self.executor.shutdown(LINGER).and(gpus_ended);
-        self.leaving.closed(self.world.deadline());
-        // A rank that has failed has already reported why.
-        if self.gave_up { ended } else { closed.and(ended) }
-    }
-}
-
-/// Closes everything; returns the first error.
-fn close_all(open: &[Arc<dyn Closes>]) -> Result<()> {
-    let ended: Vec<Result<()>> = open.iter().map(|closes| closes.close()).collect();
-    ended.into_iter().collect()
-}
-
-/// Maximum time for which leaving a world waits for operations without a waiting caller.
-const LINGER: Duration = Duration::from_secs(5);
 
 /// Returns the world that this process has joined and not left, the first of several; `None` if there is none.
 ///

@@ -1,6 +1,7 @@
 //! Worlds of an elastic job: their generation, and the next one.
 
-use super::{Closes, Departure, World, close_all};
+use super::World;
+use super::departure::{Closes, Departure, close_all};
 use crate::error::{exception, usage};
 use hexagram::{Error, Result};
 use pyo3::prelude::*;

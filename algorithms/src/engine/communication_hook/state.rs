@@ -6,7 +6,7 @@
 use super::{BucketTensors, CommunicationHook};
 use crate::GradientAllReduce;
 use crate::engine::state::put_fields;
-use crate::plugin::{AnyAlgorithm, Fields, Instance};
+use crate::plugin::{AnyAlgorithm, Fields};
 use crate::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
@@ -34,15 +34,7 @@ impl CommunicationHook {
         record.note("buckets", described(&self.layout));
         record.note("step", self.present.step);
         record.note("algorithm-begun", self.present.begun);
-        let fields = self.scheduler.call(async |runner| {
-            let save = |instance: &mut Box<dyn Instance>| {
-                let mut fields = Fields::saving();
-                instance.checkpoint(&mut fields)?;
-                fields.finish_with_rules()
-            };
-            runner.instances()?.into_iter().map(save).collect()
-        })?;
-        put_fields(&mut record, fields)?;
+        put_fields(&mut record, self.scheduler.fields()?)?;
         Ok(record)
     }
 
@@ -91,14 +83,7 @@ impl CommunicationHook {
         let buckets = described(&self.layout);
         let Some(loaded) = self.loaded.take_if(|loaded| loaded.buckets == buckets) else { return Ok(()) };
         self.present.begun = loaded.begun;
-        self.scheduler.call(async move |runner| {
-            let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
-                let mut fields = Fields::loading(saved);
-                instance.checkpoint(&mut fields)?;
-                fields.finish().map(drop)
-            };
-            runner.instances()?.into_iter().zip(loaded.fields).try_for_each(load)
-        })
+        self.scheduler.load_fields(loaded.fields, Fields::loading)
     }
 
     /// Fails if a state was loaded that is of other buckets than those that the framework has settled on.

@@ -11,6 +11,7 @@
 //! `scheduler` is the training thread's handle of this thread; `commands` are the requests that it handles between
 //! steps.
 
+mod algorithm_state;
 mod commands;
 mod scheduler;
 mod stage;

@@ -12,15 +12,15 @@ mod wire;
 
 use crate::Job;
 use crate::console_line as say;
+use crate::deadline::reached;
 use crate::rendezvous::RendezvousSetup;
 use hexagram_physical::launcher::{MemberNotice, MemberRequest, RESTART};
 use roster::{Action, Roster};
 use std::collections::BTreeMap;
-use std::future;
 use std::io;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use values::ProcessId;
 use wire::MemberConnection;
 
@@ -281,13 +281,5 @@ impl Members {
         if self.roster.are_late_accused() && self.patience.is_none_or(|(_, at)| at > soon) {
             self.patience = Some((generation, soon));
         }
-    }
-}
-
-/// Waits until `at`; forever if it is `None`.
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => future::pending().await,
     }
 }

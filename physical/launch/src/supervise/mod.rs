@@ -12,6 +12,7 @@ mod members;
 
 use crate::Job;
 use crate::console_line as say;
+use crate::deadline::reached;
 use crate::descendants::Descendants;
 use crate::elastic::Members;
 use crate::logs::RankLog;
@@ -27,14 +28,13 @@ use hexagram_physical::launcher::{RESTART, RegisteredFlags};
 use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::future;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// Time after a failure in which the other ranks detect and report it themselves.
 const NOTICE: Duration = Duration::from_secs(2);
@@ -440,13 +440,5 @@ impl Supervisor {
                 Err(Error::system("write the output of the ranks", cause, remedy))
             }
         }
-    }
-}
-
-/// Waits until `deadline`; forever if it is `None`.
-async fn reached(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => future::pending().await,
     }
 }
