@@ -242,8 +242,8 @@ impl Checkpoints {
     /// # Errors
     /// On every rank, if a file of any rank cannot be read, is damaged, belongs to another training, or is from a
     /// different save than the files of the other ranks, and no other host has a copy: the message states the remedy.
-    /// [`Error::Usage`] if there are checkpoints, but none is complete, or of a different number of ranks, unless
-    /// [`any_ranks`](Self::any_ranks) permits that.
+    /// [`Error::Usage`] if there are checkpoints, but none is complete, or the newest lacks files in a directory that all ranks
+    /// have, or is of a different number of ranks, unless [`any_ranks`](Self::any_ranks) permits that.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         self.load_if(engine, |_| Ok(()))
     }

@@ -92,7 +92,7 @@ impl Snapshots {
 
     /// Keeps the state of the engine, and the record that the program adds, in place of those of the step before the last.
     /// Call it after each step, on every rank. Unless the algorithm keeps replicas identical and has no background work, only
-    /// every 16th call keeps a state, and is a collective call.
+    /// calls after a multiple of 16 steps keep a state, and these are collective calls.
     ///
     /// # Errors
     /// As [`Checkpoint::save`](crate::engine::Checkpoint::save).

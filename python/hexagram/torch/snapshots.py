@@ -50,7 +50,8 @@ class Snapshots:
 
         Call it after each step, on all ranks. `state` has numbers, texts and tensors, such as the epoch and the
         ``state_dict`` of a sampler; random generators and learning rate schedules belong there, too. Unless the algorithm
-        keeps replicas identical and has no background work, only every 16th call keeps a state, and is a collective call.
+        keeps replicas identical and has no background work, only calls after a multiple of 16 steps keep a state, and these
+        are collective calls.
 
         Raises `UsageError` during a step, for a state of other types, and for an algorithm in Python with a state.
         """
