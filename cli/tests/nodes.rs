@@ -30,9 +30,16 @@ impl Job {
 
     /// The launcher of one machine of `nodes`, with two ranks.
     pub(crate) fn node_of(&self, nodes: &str, number: &str, options: &[&str], program: &[&str]) -> Command {
+        let mut command = self.launcher(nodes, number, options);
+        command.arg("--").args(program);
+        command
+    }
+
+    /// The launcher of one machine of `nodes`, for two ranks, without its program.
+    pub(crate) fn launcher(&self, nodes: &str, number: &str, options: &[&str]) -> Command {
         let mut command =
             hexagram(&["-n", "2", "--nnodes", nodes, "--node-rank", number, "--addr", &self.address]);
-        command.arg("--secret-file").arg(&self.secret).args(options).arg("--").args(program);
+        command.arg("--secret-file").arg(&self.secret).args(options);
         command
     }
 }

@@ -5,12 +5,19 @@ use crate::harness::{DEADLINE, Ended, Launcher, folder, hexagram, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// Time between two looks at the output of all launchers.
+const POLL: Duration = Duration::from_millis(5);
 
 /// The running job.
 pub(super) struct Elastic {
+    /// Launcher of node 0.
     pub(super) launcher: Launcher,
+    /// Launchers of other nodes.
+    pub(super) others: BTreeMap<usize, Launcher>,
     folder: PathBuf,
     /// Process ids by rank, and the ranks that have finished an operation, by generation.
     generations: BTreeMap<u64, (BTreeMap<usize, i32>, usize)>,
@@ -30,17 +37,24 @@ impl Elastic {
     pub(super) fn start_by(name: &str, options: &[&str], switches: &[&str], script: &str) -> Self {
         let folder = folder(name);
         switches.iter().for_each(|switch| fs::write(folder.join(switch), "").unwrap());
-        let mut command = hexagram(&["--no-prefix"]);
-        let script = format!("{script} exec \"$0\" --exact elastic::one_rank --ignored --nocapture");
-        command.args(options).args(["--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
-        command.env(FOLDER, &folder);
+        Self::start_in(folder, hexagram(options), script)
+    }
+
+    /// Starts the ranks of a launcher with options, which may be that of node 0.
+    pub(super) fn start_in(folder: PathBuf, launcher: Command, script: &str) -> Self {
         Elastic {
-            launcher: Launcher::start(command),
+            launcher: Launcher::start(with_ranks(launcher, script, &folder)),
+            others: BTreeMap::new(),
             folder,
             generations: BTreeMap::new(),
             sizes: BTreeMap::new(),
             errors: Vec::new(),
         }
+    }
+
+    /// Starts another launcher with options.
+    pub(super) fn start_node(&mut self, node: usize, launcher: Command, script: &str) {
+        self.others.insert(node, Launcher::start(with_ranks(launcher, script, &self.folder)));
     }
 
     /// Waits for a generation after `last` of `size` ranks, each of which has finished an operation. Returns its number, and the
@@ -64,25 +78,24 @@ impl Elastic {
             if let Some((number, (members, _))) = whole {
                 return (*number, members.values().copied().collect());
             }
-            let left = until.saturating_duration_since(Instant::now());
-            match self.launcher.stdout.recv_timeout(left) {
-                Ok(line) => self.read(&text(line)),
-                Err(_) => {
-                    let errors: Vec<_> = self.launcher.stderr.try_iter().map(text).collect();
-                    panic!(
-                        "no generation after {last}: {:?}, {errors:#?}",
-                        self.generations.last_key_value()
-                    );
-                }
+            if Instant::now() > until {
+                let launchers = [&self.launcher].into_iter().chain(self.others.values());
+                let errors: Vec<_> =
+                    launchers.flat_map(|launcher| launcher.stderr.try_iter()).map(text).collect();
+                panic!("no generation after {last}: {:?}, {errors:#?}", self.generations.last_key_value());
             }
+            if let Ok(line) = self.launcher.stdout.recv_timeout(POLL) {
+                self.read(&text(line));
+            }
+            self.read_arrived();
         }
     }
 
     /// Reads the lines that have arrived.
     pub(super) fn read_arrived(&mut self) {
-        while let Ok(line) = self.launcher.stdout.try_recv() {
-            self.read(&text(line));
-        }
+        let launchers = [&self.launcher].into_iter().chain(self.others.values());
+        let lines: Vec<_> = launchers.flat_map(|launcher| launcher.stdout.try_iter()).collect();
+        lines.into_iter().for_each(|line| self.read(&text(line)));
     }
 
     fn read(&mut self, line: &str) {
@@ -105,13 +118,24 @@ impl Elastic {
         fs::write(self.folder.join(name), "").unwrap();
     }
 
-    /// Ends all ranks with success, and returns the end of the launcher.
+    /// Ends all ranks with success, and returns the end of the launcher. Those of other nodes succeed, too.
     pub(super) fn stop(self) -> Ended {
         self.write(STOP);
         let ended = self.launcher.finish();
+        for other in self.others.into_values().map(Launcher::finish) {
+            assert_eq!(other.code, Some(0), "{:?}", other.stderr);
+        }
         let _ = fs::remove_dir_all(&self.folder);
         ended
     }
+}
+
+/// Adds ranks that run a shell script first, and are controlled by files of a folder.
+fn with_ranks(mut launcher: Command, script: &str, folder: &Path) -> Command {
+    let script = format!("{script} exec \"$0\" --exact elastic::one_rank --ignored --nocapture");
+    launcher.args(["--no-prefix", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
+    launcher.env(FOLDER, folder);
+    launcher
 }
 
 /// Sends a signal to a rank, and returns the time.

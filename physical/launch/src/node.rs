@@ -2,7 +2,7 @@
 //!
 //! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and the same address. The control
 //! connections of the ranks report a failed rank to all others, whose failures then end the jobs of the other launchers.
-//! Launchers communicate only if the job may restart (`machines`).
+//! Launchers communicate only if the job may restart or is elastic (`machines`).
 
 use crate::{Job, MAX_RANKS, Output};
 use hexagram_physical::launcher::{MAX_SIZE, host_and_port, listen};
@@ -65,21 +65,15 @@ impl Job {
 
     /// Returns true if the launchers of several machines agree on starts and ends.
     pub(super) fn agrees(&self) -> bool {
-        self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || self.grow || node.least < node.nodes)
+        let may_change = |node: &Node| node.least < node.nodes || self.elastic.is_some();
+        self.node.as_ref().is_some_and(|node| self.max_restarts > 0 || self.grow || may_change(node))
     }
 
     /// Refuses an elastic job that cannot run.
     fn check_elastic(&self, least: usize) -> Result<()> {
-        if self.node.is_some() {
-            let what = "an elastic job cannot have several machines";
-            return Err(Error::usage(
-                what,
-                "start it on one machine, or use --max-restarts with --nnodes instead of --elastic",
-            ));
-        }
-        if !(1..=self.ranks).contains(&least) {
-            let what =
-                format!("an elastic job of {} ranks cannot continue with {least} at least", self.ranks);
+        let size = self.size();
+        if !(1..=size).contains(&least) {
+            let what = format!("an elastic job of {size} ranks cannot continue with {least} at least");
             return Err(Error::usage(what, "use a minimum from 1 to the number of ranks"));
         }
         Ok(())

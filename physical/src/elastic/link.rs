@@ -33,8 +33,8 @@ pub(crate) struct MembershipLink {
 /// Messages of the launcher so far.
 #[derive(Default)]
 pub(crate) struct LinkState {
-    /// Longest time for which the launcher waits for a process after a change.
-    rejoin_wait: Duration,
+    /// Longest time for which the launcher waits for a process after a change, once it has sent that.
+    rejoin_wait: Option<Duration>,
     newest: Option<Arc<Generation>>,
     /// Number of the last request to a store, and its answer.
     request: usize,
@@ -126,7 +126,7 @@ impl MembershipLink {
     /// Handles one message.
     fn handle(self: &Arc<Self>, notice: MemberNotice) {
         match notice {
-            MemberNotice::Welcome(wait) => self.state().rejoin_wait = wait,
+            MemberNotice::Welcome(wait) => self.state().rejoin_wait = Some(wait),
             MemberNotice::Generation { number, rank, size } => {
                 let generation = Generation::new(number, rank, size, Arc::clone(self));
                 self.state().newest = Some(Arc::new(generation));
@@ -197,7 +197,9 @@ impl MembershipLink {
         let before = self.state().newest();
         // Without the launcher, the state has the reason.
         let _ = self.send(&MemberRequest::Ready);
-        let limit = limit.saturating_add(self.state().rejoin_wait);
+        let is_unknown = |state: &mut LinkState| state.end.is_none() && state.rejoin_wait.is_none();
+        let rejoin_wait = runtime::wait_while(&self.more, &self.state, limit, is_unknown).rejoin_wait;
+        let limit = limit.saturating_add(rejoin_wait.unwrap_or_default());
         let waits = |state: &mut LinkState| state.end.is_none() && state.newest() == before;
         let state = runtime::wait_while(&self.more, &self.state, limit, waits);
         match (&state.end, &state.newest) {

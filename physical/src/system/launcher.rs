@@ -5,6 +5,7 @@ pub use super::memory_file::memory_file;
 pub use super::process::signal_all;
 pub use crate::bootstrap::handshake::launchers::{accept_proof, prove, secret_of_start};
 pub use crate::bootstrap::handshake::secret::draw;
+pub use crate::bootstrap::handshake::{from_hex, hex};
 pub use crate::bootstrap::meeting::attendance_file::{
     RegisteredFlags, VARIABLE as REGISTERED, note_checkpoint,
 };

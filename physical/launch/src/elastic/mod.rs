@@ -1,285 +1,284 @@
 //! Jobs whose ranks continue in the same processes when one of them dies or one arrives.
 //!
+//! The launcher of node 0 keeps the membership. The launchers of all machines report the events of their processes to it, and
+//! carry out its orders.
+//!
 //! | module | content |
 //! |---|---|
+//! | `keeper` | the membership: which processes start, continue and are killed |
 //! | `roster` | which processes form the next generation, and when |
 //! | `values` | the store through which the ranks of a generation meet |
+//! | `messages` | messages between the keeper and the launchers |
 //! | `wire` | the connection to each process |
 
+mod keeper;
+mod messages;
 mod roster;
 mod values;
 mod wire;
 
 use crate::Job;
-use crate::console_line as say;
 use crate::deadline::reached;
-use crate::rendezvous::RendezvousSetup;
-use hexagram_physical::launcher::{MemberNotice, MemberRequest, RESTART};
-use roster::{Action, Roster};
+use crate::logs::RankLog;
+use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent};
+use hexagram_physical::launcher::{MemberRequest, RESTART};
+use hexagram_physical::{Error, Result};
+use keeper::Keeper;
+pub(super) use messages::MemberOrder;
+use messages::{MemberReport, ProcessId};
 use std::collections::BTreeMap;
-use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::Instant;
-use values::ProcessId;
 use wire::MemberConnection;
 
-/// Time from the end of a process to the start of one in its place.
-const PAUSE: Duration = Duration::from_millis(200);
-/// Time for which a process that has failed, as the others have found, may still end by itself.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Doublings of the pause, one for each process in a row that ended before it was a member.
-const MOST_DOUBLINGS: u32 = 5;
+/// Number of the machine whose launcher keeps the membership.
+const KEEPER_NODE: usize = 0;
 
-/// Members of an elastic job, and the processes that start in place of others.
+/// Processes of this machine in an elastic job.
 pub(super) struct Members {
     job: Job,
-    /// Rendezvous, which newcomers inherit. `None` until the first processes have started.
-    setup: Option<RendezvousSetup>,
-    roster: Roster,
+    /// Logs of the first process of each place.
+    logs: BTreeMap<usize, (RankLog, RankLog)>,
     /// Running processes, by their place in the job.
-    places: BTreeMap<usize, Member>,
+    places: BTreeMap<usize, (ProcessId, MemberConnection)>,
     /// Sender and receiver of the requests of all processes.
     sender: UnboundedSender<(ProcessId, MemberRequest)>,
     requests: UnboundedReceiver<(ProcessId, MemberRequest)>,
-    /// Number of processes started so far.
-    started: ProcessId,
-    /// Starts in place of other processes so far, of those that are allowed.
-    restarts: u32,
-    /// Starts in a row that ended before they were members.
-    failed_starts: u32,
-    /// Next starts: time and place.
-    starts: Vec<(Instant, usize)>,
-    /// Generation that has ended, and the time at which its members that have not continued are killed.
-    patience: Option<(u64, Instant)>,
+    authority: Authority,
 }
 
-/// Running process.
-struct Member {
-    process: ProcessId,
-    pid: i32,
-    connection: MemberConnection,
+/// Place of the membership.
+enum Authority {
+    /// This launcher keeps it, for the launchers of other machines, too.
+    Here { keeper: Box<Keeper>, machines: UnboundedReceiver<MachineEvent> },
+    /// The launcher of node 0 keeps it, until all processes of the job have ended.
+    Elsewhere { keeper: LineSender, orders: UnboundedReceiver<String>, is_over: bool },
+}
+
+/// Failure that decides the outcome of a job.
+pub(super) enum MemberFailure {
+    None,
+    /// A process of this machine failed, if any.
+    Here,
+    /// A process of another machine failed, with this description.
+    Elsewhere(String),
+}
+
+/// A process that is to be started.
+pub(super) struct Prepared {
+    pub(super) job: Job,
+    pub(super) logs: Option<(RankLog, RankLog)>,
+    /// Its end of the connection to this launcher.
+    pub(super) membership: OwnedFd,
 }
 
 /// Event to which the supervisor reacts.
 pub(super) enum MemberEvent {
     /// A process has sent a request.
     Request(ProcessId, MemberRequest),
-    /// It is time to start a process at this place.
-    Start(usize),
-    /// Members have not continued in time.
-    Late,
+    /// A machine has arrived, has sent a report, or is gone.
+    Machine(MachineEvent),
+    /// The keeper has given an order.
+    Order(String),
+    /// The time of an action of the keeper has come.
+    Timer,
 }
 
 impl Members {
     /// Returns the members of an elastic job, before any process starts; `None` for other jobs.
-    pub(super) fn of(job: &Job) -> Option<Self> {
+    pub(super) fn of(job: &Job, link: impl FnOnce() -> ElasticLink) -> Option<Self> {
         let least = job.elastic?;
         let (sender, requests) = unbounded_channel();
-        Some(Members {
-            job: job.clone(),
-            setup: None,
-            roster: Roster::new(job.ranks, least),
-            places: BTreeMap::new(),
-            sender,
-            requests,
-            started: 0,
-            restarts: 0,
-            failed_starts: 0,
-            starts: Vec::new(),
-            patience: None,
-        })
+        let authority = match link() {
+            ElasticLink::Keeper(mut machines) => {
+                let mut keeper = Box::new(Keeper::new(job, least));
+                keeper.arrived(KEEPER_NODE, None);
+                while let Ok(machine) = machines.try_recv() {
+                    keeper.machine(machine);
+                }
+                Authority::Here { keeper, machines }
+            }
+            ElasticLink::Member { keeper, orders } => Authority::Elsewhere { keeper, orders, is_over: false },
+        };
+        let (job, logs, places) = (job.clone(), BTreeMap::new(), BTreeMap::new());
+        Some(Members { job, logs, places, sender, requests, authority })
     }
 
-    /// Keeps the rendezvous for newcomers.
-    pub(super) fn keep(&mut self, setup: RendezvousSetup) {
-        self.setup = Some(setup);
+    /// Takes the logs of the first processes. Returns the first orders.
+    pub(super) fn begin(&mut self, logs: Vec<(RankLog, RankLog)>) -> Vec<MemberOrder> {
+        self.logs = self.job.numbers().zip(logs).collect();
+        self.keeper_orders()
     }
 
-    /// Takes the rendezvous out, to start a newcomer, with its job. [`Members::keep`] puts it back.
-    pub(super) fn newcomer(&mut self) -> Option<(Job, RendezvousSetup)> {
-        let mut job = self.job.clone();
-        job.environment.push((RESTART.into(), self.restarts.to_string().into()));
-        job.logs = job.logs.map(|folder| folder.join(format!("newcomer-{}", self.restarts)));
-        Some((job, self.setup.take()?))
-    }
-
-    /// Opens the connection to a process that starts at `place`, which inherits it from `setup`.
-    ///
-    /// # Errors
-    /// The system errors, if no descriptor is left.
-    pub(super) fn connect(&mut self, place: usize, setup: &mut RendezvousSetup) -> io::Result<()> {
-        let process = self.started;
-        let (connection, theirs) = MemberConnection::open(process, self.sender.clone())?;
-        connection.send(MemberNotice::Welcome(self.job.rejoin_wait));
-        setup.membership = Some(theirs);
-        self.started += 1;
-        self.places.insert(place, Member { process, pid: 0, connection });
-        Ok(())
-    }
-
-    /// Records that the process at `place` has started.
-    pub(super) fn has_started(&mut self, place: usize, pid: i32) {
-        if let Some(member) = self.places.get_mut(&place) {
-            member.pid = pid;
-            self.roster.started(member.process);
+    /// Returns the orders of the keeper for this launcher, if it is here.
+    fn keeper_orders(&mut self) -> Vec<MemberOrder> {
+        match &mut self.authority {
+            Authority::Here { keeper, .. } => keeper.take_orders(),
+            Authority::Elsewhere { .. } => Vec::new(),
         }
     }
 
-    /// Records that the process at `place` could not be started. Returns the places of processes to kill.
-    pub(super) fn has_not_started(&mut self, place: usize) -> Vec<usize> {
+    /// Prepares the start of a process at `place`.
+    ///
+    /// # Errors
+    /// The system errors, if no descriptor is left, or a log cannot be created.
+    pub(super) fn prepare(&mut self, process: ProcessId, place: usize, newcomer: u32) -> Result<Prepared> {
+        let opened = MemberConnection::open(process, self.sender.clone());
+        let (connection, membership) =
+            opened.map_err(|cause| self.job.out_of_files(format!("watch rank {place}"), cause))?;
+        let mut job = self.job.clone();
+        if newcomer > 0 {
+            job.environment.push((RESTART.into(), newcomer.to_string().into()));
+        }
+        let logs = match (self.logs.remove(&place), &job.logs) {
+            (None, Some(folder)) => {
+                let folder = folder.join(format!("newcomer-{newcomer}"));
+                RankLog::create_all(&folder, place..place + 1)?.pop()
+            }
+            (first, _) => first,
+        };
+        self.places.insert(place, (process, connection));
+        Ok(Prepared { job, logs, membership })
+    }
+
+    /// Reports that a process runs. Returns the orders that follow.
+    pub(super) fn has_started(&mut self, process: ProcessId, pid: i32) -> Vec<MemberOrder> {
+        self.report(MemberReport::Started(process, pid))
+    }
+
+    /// Reports that the process at `place` cannot be started. Returns the orders that follow.
+    pub(super) fn has_not_started(&mut self, process: ProcessId, place: usize) -> Vec<MemberOrder> {
         self.places.remove(&place);
-        let actions = self.roster.will_not_start();
-        self.perform(actions)
+        self.report(MemberReport::Missing(process))
+    }
+
+    /// Reports the end of the process at `place`, with its description if it failed. Returns the orders that follow.
+    pub(super) fn ended(&mut self, place: usize, failure: Option<String>) -> Vec<MemberOrder> {
+        match self.places.remove(&place) {
+            Some((process, _)) => self.report(MemberReport::Ended(process, failure)),
+            None => Vec::new(),
+        }
+    }
+
+    fn report(&mut self, report: MemberReport) -> Vec<MemberOrder> {
+        match &mut self.authority {
+            Authority::Here { keeper, .. } => drop(keeper.report(KEEPER_NODE, report)),
+            Authority::Elsewhere { keeper, .. } => keeper.send(&format!("{MEMBER}{report}")),
+        }
+        self.keeper_orders()
     }
 
     /// Returns the next event.
     pub(super) async fn next(&mut self) -> MemberEvent {
-        let start = self.starts.iter().min().copied();
-        let late = self.patience.map(|(_, at)| at);
-        tokio::select! {
-            Some((process, request)) = self.requests.recv() => MemberEvent::Request(process, request),
-            () = reached(start.map(|(at, _)| at)) => {
-                let place = start.map_or(0, |(_, place)| place);
-                self.starts.retain(|(_, other)| *other != place);
-                MemberEvent::Start(place)
+        match &mut self.authority {
+            Authority::Here { keeper, machines } => {
+                let due = keeper.next_time();
+                tokio::select! {
+                    Some((process, request)) = self.requests.recv() => MemberEvent::Request(process, request),
+                    Some(event) = machines.recv() => MemberEvent::Machine(event),
+                    () = reached(due) => MemberEvent::Timer,
+                }
             }
-            () = reached(late) => MemberEvent::Late,
+            Authority::Elsewhere { orders, .. } => tokio::select! {
+                Some((process, request)) = self.requests.recv() => MemberEvent::Request(process, request),
+                Some(order) = orders.recv() => MemberEvent::Order(order),
+            },
         }
     }
 
-    /// Serves a request. Returns the places of processes to kill.
-    pub(super) fn request(&mut self, process: ProcessId, request: MemberRequest) -> Vec<usize> {
-        let actions = self.roster.request(process, request);
-        self.perform(actions)
-    }
-
-    /// Returns the places of members that have not continued in time, which are killed.
-    pub(super) fn late(&mut self) -> Vec<usize> {
-        self.patience = None;
-        let late = self.roster.late();
-        let places = self.places.iter().filter(|(_, member)| late.contains(&member.process));
-        for (place, member) in places.clone() {
-            let why = match self.roster.are_late_accused() {
-                true => "does not answer the other ranks".to_owned(),
-                false => format!("has not continued within {:?} after a change", self.job.rejoin_wait),
-            };
-            say(&format!("rank {place} (pid {}) {why}, and is killed", member.pid));
+    /// Handles an event. Returns the orders that follow.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if the launcher of node 0 is a different build.
+    pub(super) fn handle(&mut self, event: MemberEvent) -> Result<Vec<MemberOrder>> {
+        match (event, &mut self.authority) {
+            (MemberEvent::Request(process, request), _) => {
+                return Ok(self.report(MemberReport::Request(process, request)));
+            }
+            (MemberEvent::Order(line), _) => {
+                let order = MemberOrder::parse(&line).ok_or_else(|| not_understood(&line))?;
+                return Ok(vec![order]);
+            }
+            (MemberEvent::Machine(event), Authority::Here { keeper, .. }) => keeper.machine(event),
+            (MemberEvent::Timer, Authority::Here { keeper, .. }) => keeper.timer(),
+            _ => {}
         }
-        places.map(|(place, _)| *place).collect()
+        Ok(self.keeper_orders())
     }
 
-    /// Records the end of the process at `place`, with its description if it failed, and plans the start of one in its place.
-    /// Returns the places of processes to kill.
-    pub(super) fn ended(&mut self, place: usize, failure: Option<&str>) -> Vec<usize> {
-        let Some(member) = self.places.remove(&place) else { return Vec::new() };
-        let was_member = self.roster.rank(member.process).is_some();
-        self.failed_starts = if was_member { 0 } else { self.failed_starts + 1 };
-        let may_start = failure.is_some() && !self.roster.is_finishing();
-        let starts = may_start && self.restarts < self.job.max_restarts;
-        if starts {
-            self.restarts += 1;
-            self.roster.will_start();
-            let pause = PAUSE * (1 << self.failed_starts.min(MOST_DOUBLINGS));
-            self.starts.push((Instant::now() + pause, place));
+    /// Sends an encoded message to a process.
+    pub(super) fn send(&self, process: ProcessId, notice: Vec<u8>) {
+        if let Some((_, connection)) = self.places.values().find(|(running, _)| *running == process) {
+            connection.send(notice);
         }
-        let actions = self.roster.ended(member.process, failure);
-        if self.roster.is_finishing() {
-            self.starts.clear();
+    }
+
+    /// Returns the place of a running process.
+    pub(super) fn place(&self, process: ProcessId) -> Option<usize> {
+        self.places.iter().find(|(_, (running, _))| *running == process).map(|(place, _)| *place)
+    }
+
+    /// Returns true while processes run or will start, on any machine.
+    pub(super) fn is_active(&self) -> bool {
+        match &self.authority {
+            Authority::Here { keeper, .. } => keeper.is_active(),
+            Authority::Elsewhere { is_over, .. } => !is_over,
         }
-        let is_dismissed = self.roster.is_finishing() && !was_member;
-        let is_news = !is_dismissed && !self.is_hopeless() && self.roster.remaining() > 0;
-        if let Some(how) = failure.filter(|_| is_news) {
-            self.announce_end(place, member.pid, how, starts);
+    }
+
+    /// Returns true if this launcher keeps the membership.
+    pub(super) fn are_kept_here(&self) -> bool {
+        matches!(self.authority, Authority::Here { .. })
+    }
+
+    /// Records that the processes of all machines have ended, with success.
+    pub(super) fn are_over(&mut self) {
+        if let Authority::Elsewhere { is_over, .. } = &mut self.authority {
+            *is_over = true;
         }
-        self.perform(actions)
     }
 
-    /// Prints the end of a process that does not end the job.
-    fn announce_end(&self, place: usize, pid: i32, how: &str, starts: bool) {
-        let continuing = match self.places.len() {
-            1 => "1 process continues".to_owned(),
-            processes => format!("{processes} processes continue"),
-        };
-        let (nth, of) = (self.restarts, self.job.max_restarts);
-        let start = if starts { format!("; another one starts, {nth} of {of}") } else { String::new() };
-        say(&format!("rank {place} (pid {pid}) {how}; {continuing}{start}"));
+    /// Notifies the processes and launchers that no further generation begins, if too few processes are left. Returns true then,
+    /// and the orders.
+    pub(super) fn end_if_hopeless(&mut self) -> Option<Vec<MemberOrder>> {
+        match &mut self.authority {
+            Authority::Here { keeper, .. } if keeper.is_hopeless() => {
+                keeper.end("fewer ranks are left than --elastic requires");
+                Some(keeper.take_orders())
+            }
+            _ => None,
+        }
     }
 
-    /// Returns true if a process starts later.
-    pub(super) fn will_start(&self) -> bool {
-        !self.starts.is_empty()
+    /// Notifies the launchers of other machines that the processes of all machines have ended, unless the job has failed.
+    pub(super) fn finish(&mut self) {
+        if let Authority::Here { keeper, .. } = &mut self.authority {
+            keeper.finish();
+        }
     }
 
-    /// Returns true if too few processes are left. The others are notified.
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.roster.is_hopeless()
-    }
-
-    /// Notifies all processes that no further generation begins.
-    pub(super) fn end(&mut self, why: &str) {
-        self.starts.clear();
-        let actions = self.roster.end(why);
-        self.perform(actions);
-    }
-
-    /// Returns true if failures of processes count: no generation has continued after them.
-    pub(super) fn has_failed(&self) -> bool {
-        self.roster.has_failed()
+    /// Returns the place of the first failure after which the others have not continued.
+    pub(super) fn failure(&self) -> MemberFailure {
+        match &self.authority {
+            Authority::Here { keeper, .. } => match keeper.failure() {
+                None => MemberFailure::None,
+                Some((KEEPER_NODE, _)) => MemberFailure::Here,
+                Some((_, why)) => MemberFailure::Elsewhere(why),
+            },
+            Authority::Elsewhere { .. } => MemberFailure::Here,
+        }
     }
 
     /// Moves all times by that of a stop of the whole job.
     pub(super) fn delay(&mut self, by: Duration) {
-        self.starts.iter_mut().for_each(|(at, _)| *at += by);
-        self.patience.iter_mut().for_each(|(_, at)| *at += by);
+        if let Authority::Here { keeper, .. } = &mut self.authority {
+            keeper.delay(by);
+        }
     }
+}
 
-    /// Sends messages. Returns the places of processes to kill.
-    fn perform(&mut self, actions: Vec<Action>) -> Vec<usize> {
-        let place_of = |members: &Self, process| {
-            members.places.iter().find(|(_, member)| member.process == process).map(|(place, _)| *place)
-        };
-        let mut killed = Vec::new();
-        for action in actions {
-            match action {
-                Action::Send(process, notice) => {
-                    let member = place_of(self, process).and_then(|place| self.places.get(&place));
-                    if let Some(member) = member {
-                        member.connection.send(notice);
-                    }
-                }
-                Action::Dismiss(process) => killed.extend(place_of(self, process)),
-                Action::Begun { generation, size, newcomers } => self.begun(generation, size, &newcomers),
-            }
-        }
-        self.watch_patience();
-        killed
-    }
-
-    /// Reports a generation with newcomers, except the first.
-    fn begun(&mut self, generation: u64, size: usize, newcomers: &[ProcessId]) {
-        if !newcomers.is_empty() {
-            self.failed_starts = 0;
-        }
-        if generation > 1 && !newcomers.is_empty() {
-            let pids = self.places.values().filter(|member| newcomers.contains(&member.process));
-            let pids: Vec<String> = pids.map(|member| format!("pid {}", member.pid)).collect();
-            say(&format!("joined: {}; generation {generation} has {size} ranks", pids.join(", ")));
-        }
-    }
-
-    /// Sets the time at which late members are killed, once for each generation.
-    fn watch_patience(&mut self) {
-        let generation = self.roster.generation();
-        if self.roster.late().is_empty() {
-            self.patience = None;
-        } else if self.patience.is_none_or(|(since, _)| since != generation) {
-            let at = Instant::now().checked_add(self.job.rejoin_wait);
-            self.patience = at.map(|at| (generation, at));
-        }
-        let soon = Instant::now() + LAST_WORDS;
-        if self.roster.are_late_accused() && self.patience.is_none_or(|(_, at)| at > soon) {
-            self.patience = Some((generation, soon));
-        }
-    }
+fn not_understood(line: &str) -> Error {
+    let what = format!("the launcher of node 0 sent `{}`", line.escape_debug());
+    Error::setup(what, "use the same version of hexagram on every machine")
 }

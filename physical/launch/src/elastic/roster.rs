@@ -7,7 +7,8 @@
 //! The first generation waits for all processes. A later one waits for the survivors of the last one, and takes in the
 //! newcomers that are ready. Survivors keep their order; newcomers follow in the order of their starts.
 
-use super::values::{ProcessId, Values};
+use super::messages::ProcessId;
+use super::values::Values;
 use hexagram_physical::launcher::{MemberNotice, MemberRequest};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,11 +47,11 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// Creates the roster of a job with this number of processes, none of which has started.
-    pub(super) fn new(processes: usize, least: usize) -> Self {
+    /// Creates the roster of a job without processes.
+    pub(super) fn new(least: usize) -> Self {
         Roster {
             least,
-            starting: processes,
+            starting: 0,
             processes: BTreeMap::new(),
             generation: 0,
             members: Vec::new(),
@@ -62,7 +63,7 @@ impl Roster {
         }
     }
 
-    /// Records that a process will start in place of one that has ended.
+    /// Records that a process will start.
     pub(super) fn will_start(&mut self) {
         self.starting += 1;
     }
@@ -163,10 +164,9 @@ impl Roster {
         late.collect()
     }
 
-    /// Returns true if all late survivors have failed, as the others have found.
-    pub(super) fn are_late_accused(&self) -> bool {
-        let late = self.late();
-        !late.is_empty() && late.iter().all(|process| self.accused.contains(process))
+    /// Returns true if a member of the newest generation has failed, as the others have found.
+    pub(super) fn is_accused(&self, process: ProcessId) -> bool {
+        self.accused.contains(&process)
     }
 
     /// Begins the next generation if it is complete.

@@ -1,10 +1,8 @@
 //! Key-value store of one generation, through which its ranks meet.
 
+use super::messages::ProcessId;
 use hexagram_physical::launcher::{MemberNotice, MemberRequest};
 use std::collections::HashMap;
-
-/// Number of a process, in the order of starts.
-pub(super) type ProcessId = u64;
 
 /// Most keys of one generation: two for each rank, and the announcement.
 const MOST_KEYS: usize = 1 << 12;

@@ -1,7 +1,7 @@
 //! The launcher's end of the connection to one process.
 
-use super::values::ProcessId;
-use hexagram_physical::launcher::{MemberNotice, MemberRequest};
+use super::messages::ProcessId;
+use hexagram_physical::launcher::MemberRequest;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Blocking;
@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 /// Connection to a process, which ends when this is dropped.
 pub(super) struct MemberConnection {
-    notices: UnboundedSender<MemberNotice>,
+    notices: UnboundedSender<Vec<u8>>,
     reader: AbortHandle,
 }
 
@@ -28,11 +28,11 @@ impl MemberConnection {
         let (ours, theirs) = Blocking::pair()?;
         ours.set_nonblocking(true)?;
         let (mut from, mut to) = UnixStream::from_std(ours)?.into_split();
-        let (notices, mut queue) = unbounded_channel::<MemberNotice>();
+        let (notices, mut queue) = unbounded_channel::<Vec<u8>>();
         tokio::spawn(async move {
             while let Some(notice) = queue.recv().await {
                 // The end of the process is noticed by its own descriptor.
-                if to.write_all(&notice.write()).await.is_err() {
+                if to.write_all(&notice).await.is_err() {
                     return;
                 }
             }
@@ -53,8 +53,8 @@ impl MemberConnection {
         Ok((MemberConnection { notices, reader: reader.abort_handle() }, theirs.into()))
     }
 
-    /// Sends a message.
-    pub(super) fn send(&self, notice: MemberNotice) {
+    /// Sends an encoded message.
+    pub(super) fn send(&self, notice: Vec<u8>) {
         let _ = self.notices.send(notice);
     }
 }

@@ -1,7 +1,9 @@
 //! The launcher of node 0, which decides when all start and whether the job starts again.
 
+mod members;
+
 use super::budget::{Budget, Checkpointed};
-use super::messages::{Decision, MachineEnd, PATIENCE, Start};
+use super::messages::{Decision, MEMBER, MachineEnd, MachineEvent, PATIENCE, Start};
 use super::wire::{HANDSHAKE, LineReader, LineWriter, answer};
 use crate::node::RESOLVE_PATIENCE;
 use crate::{Job, Node};
@@ -29,11 +31,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Event of a connection.
 enum LauncherEvent {
     /// A launcher has connected and proved the secret.
-    Joined { node: usize, ranks: usize, connection: u64, writer: LineWriter },
+    Joined { join: Join, connection: u64, writer: LineWriter },
+    /// It has sent a message about a process of an elastic job.
+    Message { connection: u64, line: String },
     /// Its ranks have ended.
     Ended { connection: u64, end: MachineEnd },
     /// Its connection has ended.
     Gone { connection: u64 },
+}
+
+/// A launcher that asks to take part.
+#[derive(Debug, Clone, Copy)]
+struct Join {
+    node: usize,
+    ranks: usize,
+    is_elastic: bool,
 }
 
 /// Another launcher.
@@ -42,6 +54,14 @@ struct OtherLauncher {
     writer: LineWriter,
     /// True from a start until the end of its ranks.
     is_running: bool,
+}
+
+impl OtherLauncher {
+    /// Makes it start its ranks.
+    fn start(&mut self, line: &str) {
+        self.is_running = true;
+        self.writer.send(line);
+    }
 }
 
 /// State of the launcher of node 0.
@@ -53,6 +73,10 @@ pub(crate) struct Leader {
     grow: bool,
     /// Node for which the ranks were ended, so that it can join.
     growing: Option<usize>,
+    /// True if the job is elastic: machines come and go without a restart.
+    is_elastic: bool,
+    /// Receiver of the events of the other machines, in an elastic job that has started.
+    keeper: Option<UnboundedSender<MachineEvent>>,
     rejoin_wait: Duration,
     /// Longest time until the ranks of all machines have ended, once one has not succeeded.
     ending: Duration,
@@ -60,6 +84,8 @@ pub(crate) struct Leader {
     secret: Vec<u8>,
     /// Number of the next restart; the first start is 0.
     restart: u32,
+    /// Number of machines, rendezvous and key of the last start.
+    meeting: String,
     events: UnboundedReceiver<LauncherEvent>,
     /// The launchers that are here, by number of their node.
     others: BTreeMap<usize, OtherLauncher>,
@@ -91,11 +117,14 @@ impl Leader {
             ranks: job.ranks,
             grow: job.grow,
             growing: None,
+            is_elastic: job.elastic.is_some(),
+            keeper: None,
             rejoin_wait: job.rejoin_wait,
             ending: job.grace.saturating_add(ENDING).max(job.rejoin_wait),
             host,
             secret,
             restart: 0,
+            meeting: String::new(),
             events,
             others: BTreeMap::new(),
             last: (0..node.nodes).collect(),
@@ -109,15 +138,15 @@ impl Leader {
         self.ends.clear();
         let key = random::<16>().map_err(Error::no_random)?;
         let address = self.rendezvous()?;
-        let nodes = self.others.len() + 1;
+        // The ranks of an elastic job get their numbers from its keeper.
+        let nodes = if self.is_elastic { self.node.nodes } else { self.others.len() + 1 };
         self.last = self.others.keys().copied().chain([0]).collect();
-        let text = u128::from_be_bytes(key);
         let secret = secret_of_start(&self.secret, &key);
-        for (position, other) in (1..).zip(self.others.values_mut()) {
-            let line = format!("start {} {position} {nodes} {address} {text:032x} {why}", self.restart);
-            other.is_running = true;
+        self.meeting = format!("{nodes} {address} {:032x}", u128::from_be_bytes(key));
+        for (position, (node, other)) in (1..).zip(&mut self.others) {
+            let position = if self.is_elastic { *node } else { position };
             // If it has ended, its ranks will be missing, and the job fails and starts again.
-            other.writer.send(&line);
+            other.start(&format!("start {} {position} {} {why}", self.restart, self.meeting));
         }
         let node = Node { number: 0, nodes, least: nodes, address, secret: self.node.secret.clone() };
         Ok(Start { restart: self.restart, node: Some(node), secret: Some(secret), why })
@@ -176,7 +205,7 @@ impl Leader {
 
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
-        while self.all_succeeded() {
+        while self.all_succeeded() || self.is_elastic {
             self.growing = self.newcomer();
             if self.growing.is_some() {
                 break;
@@ -188,7 +217,8 @@ impl Leader {
 
     /// Returns a node that waits for the next start, if that is reason enough for one.
     fn newcomer(&self) -> Option<usize> {
-        let mut waiting = self.others.iter().filter(|(node, _)| self.grow && !self.last.contains(node));
+        let mut waiting =
+            self.others.iter().filter(|(node, _)| self.grow && !self.is_elastic && !self.last.contains(node));
         waiting.next().map(|(node, _)| *node)
     }
 
@@ -287,8 +317,14 @@ impl Leader {
 
     fn handle(&mut self, event: LauncherEvent) {
         match event {
-            LauncherEvent::Joined { node, ranks, connection, writer } => {
-                self.joined(node, ranks, OtherLauncher { connection, writer, is_running: false });
+            LauncherEvent::Joined { join, connection, writer } => {
+                if self.joined(join, OtherLauncher { connection, writer, is_running: false }) {
+                    self.start_arrival(join.node);
+                }
+            }
+            LauncherEvent::Message { connection, line } => self.member_message(connection, line),
+            LauncherEvent::Ended { connection, end: MachineEnd::Interrupted } if self.is_elastic => {
+                self.left(connection);
             }
             LauncherEvent::Ended { connection, end } => {
                 let other = self.others.values_mut().find(|other| other.connection == connection);
@@ -304,31 +340,49 @@ impl Leader {
                     return;
                 };
                 self.others.remove(&node);
-                if was_running {
+                if self.is_elastic {
+                    self.tell_keeper(MachineEvent::Gone(node));
+                } else if was_running {
                     self.ends.push(MachineEnd::Failed(format!("node {node} is gone")));
                 }
             }
         }
     }
 
-    /// Accepts a launcher, or refuses it.
-    fn joined(&mut self, node: usize, ranks: usize, other: OtherLauncher) {
-        let nodes = self.node.nodes;
-        if node == 0 || node >= nodes {
-            let why = format!("node {node} cannot join a job of {nodes} machines that node 0 leads");
+    /// Accepts a launcher, or refuses it. Returns true if it is accepted.
+    fn joined(&mut self, join: Join, other: OtherLauncher) -> bool {
+        let node = join.node;
+        if let Err(why) = self.check(join) {
             other.writer.send(&format!("refused {why}"));
-        } else if ranks != self.ranks {
-            let why = format!("node {node} starts {ranks} ranks, and node 0 starts {}", self.ranks);
-            other.writer.send(&format!("refused {why}"));
-        } else {
-            match self.others.entry(node) {
-                // If its machine has restarted, the old connection ends within half a minute.
-                Entry::Occupied(_) => {
-                    other.writer.send(&format!("busy another launcher is node {node} already"))
-                }
-                Entry::Vacant(place) => place.insert(other).writer.send("welcome"),
+            return false;
+        }
+        match self.others.entry(node) {
+            // If its machine has restarted, the old connection ends within half a minute.
+            Entry::Occupied(_) => {
+                other.writer.send(&format!("busy another launcher is node {node} already"));
+                false
+            }
+            Entry::Vacant(place) => {
+                place.insert(other).writer.send("welcome");
+                true
             }
         }
+    }
+
+    /// Returns why a launcher cannot take part, if so.
+    fn check(&self, Join { node, ranks, is_elastic }: Join) -> std::result::Result<(), String> {
+        let nodes = self.node.nodes;
+        if node == 0 || node >= nodes {
+            return Err(format!("node {node} cannot join a job of {nodes} machines that node 0 leads"));
+        }
+        if ranks != self.ranks {
+            return Err(format!("node {node} starts {ranks} ranks, and node 0 starts {}", self.ranks));
+        }
+        if is_elastic != self.is_elastic {
+            let which = if is_elastic { node } else { 0 };
+            return Err(format!("only the launcher of node {which} has --elastic"));
+        }
+        Ok(())
     }
 }
 
@@ -381,8 +435,8 @@ async fn accept(
                     let Ok((mut lines, writer)) = answer(stream, secret).await else { return };
                     let join = timeout(HANDSHAKE, lines.next()).await;
                     drop(stranger);
-                    if let Some((node, ranks)) = join.ok().flatten().as_deref().and_then(join_of) {
-                        follow(lines, writer, (node, ranks), &events).await;
+                    if let Some(join) = join.ok().flatten().as_deref().and_then(join_of) {
+                        follow(lines, writer, join, &events).await;
                     }
                 });
             }
@@ -395,25 +449,28 @@ async fn accept(
 async fn follow(
     mut lines: LineReader,
     writer: LineWriter,
-    (node, ranks): (usize, usize),
+    join: Join,
     events: &UnboundedSender<LauncherEvent>,
 ) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     // If the leader has ended, so has this process.
-    let _ = events.send(LauncherEvent::Joined { node, ranks, connection, writer });
+    let _ = events.send(LauncherEvent::Joined { join, connection, writer });
     while let Some(line) = lines.next().await {
-        if let Some(end) = line.strip_prefix("ended ").and_then(MachineEnd::parse) {
+        if let Some(line) = line.strip_prefix(MEMBER) {
+            let _ = events.send(LauncherEvent::Message { connection, line: line.to_owned() });
+        } else if let Some(end) = line.strip_prefix("ended ").and_then(MachineEnd::parse) {
             let _ = events.send(LauncherEvent::Ended { connection, end });
         }
     }
     let _ = events.send(LauncherEvent::Gone { connection });
 }
 
-/// Decodes `join NODE RANKS`.
-fn join_of(line: &str) -> Option<(usize, usize)> {
+/// Decodes `join NODE RANKS [elastic]`.
+fn join_of(line: &str) -> Option<Join> {
     let (node, ranks) = line.strip_prefix("join ")?.split_once(' ')?;
-    Some((node.parse().ok()?, ranks.parse().ok()?))
+    let (ranks, is_elastic) = ranks.strip_suffix(" elastic").map_or((ranks, false), |ranks| (ranks, true));
+    Some(Join { node: node.parse().ok()?, ranks: ranks.parse().ok()?, is_elastic })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A launcher that follows the one of node 0.
 
-use super::messages::{Decision, MachineEnd, PATIENCE, Start};
+use super::messages::{Decision, ElasticLink, MEMBER, MachineEnd, PATIENCE, Start};
 use super::wire::{LineReader, LineWriter, call};
 use crate::console_line as say;
 use crate::{Job, Node};
@@ -10,6 +10,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::pin;
 use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -27,6 +28,8 @@ pub(crate) struct Member {
     next: Option<Start>,
     /// Decision of node 0 that arrived while the ranks still ran.
     early: Option<String>,
+    /// Receiver of orders about the processes of an elastic job.
+    orders: Option<UnboundedSender<String>>,
     secret: Vec<u8>,
 }
 
@@ -39,7 +42,8 @@ impl Member {
     pub(super) async fn open(job: &Job, node: &Node) -> Result<Self> {
         let secret = read_given(&node.secret.to_string_lossy())?;
         let address = host_and_port("--addr", &node.address)?;
-        let join = format!("join {} {}", node.number, job.ranks);
+        let elastic = if job.elastic.is_some() { " elastic" } else { "" };
+        let join = format!("join {} {}{elastic}", node.number, job.ranks);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let cause = match connect(address.clone(), &secret, &join).await {
@@ -51,6 +55,7 @@ impl Member {
                             writer,
                             next: None,
                             early: None,
+                            orders: None,
                             secret,
                         });
                     }
@@ -64,13 +69,13 @@ impl Member {
             };
             let doing = format!("meet the launcher of node 0 at {}", node.address);
             if matches!(cause.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData) {
-                let remedy = "use the same version and secret on every machine, and give every launcher --max-restarts or \
-                              MIN:MAX, or none";
+                let remedy = "use the same version and secret on every machine, and give every launcher --max-restarts, \
+                              MIN:MAX or --elastic, or none";
                 return Err(Error::setup(format!("{doing}: {cause}"), remedy));
             }
             if Instant::now() > deadline {
-                let remedy = "start the launcher of node 0, check --addr, and give every launcher --max-restarts or \
-                              MIN:MAX, or none";
+                let remedy = "start the launcher of node 0, check --addr, and give every launcher --max-restarts, \
+                              MIN:MAX or --elastic, or none";
                 return Err(Error::system(doing, cause, remedy));
             }
             sleep(PAUSE).await;
@@ -104,10 +109,23 @@ impl Member {
         }
     }
 
+    /// Connects the ranks of this machine with the keeper of an elastic job's membership.
+    pub(super) fn follow_orders(&mut self) -> ElasticLink {
+        let (sender, orders) = unbounded_channel();
+        self.orders = Some(sender);
+        ElasticLink::Member { keeper: self.writer.sender(), orders }
+    }
+
     /// Returns the reason, once the ranks of this machine have to end.
     pub(super) async fn trouble(&mut self) -> String {
-        let Some(line) = self.lines.next().await else {
-            return format!("the launcher of node 0 at {} is gone", self.node.address);
+        let line = loop {
+            let Some(line) = self.lines.next().await else {
+                return format!("the launcher of node 0 at {} is gone", self.node.address);
+            };
+            match line.strip_prefix(MEMBER) {
+                Some(order) => drop(self.orders.as_ref().map(|orders| orders.send(order.to_owned()))),
+                None => break line,
+            }
         };
         match line.split_once(' ') {
             Some(("end", why)) => why.to_owned(),
@@ -143,8 +161,8 @@ impl Member {
     /// Returns the next start, or the reason why the job has ended, if it did not succeed.
     async fn receive(&mut self) -> Result<std::result::Result<Start, Option<String>>> {
         let mut line = self.early.take();
-        // The message arrived after the ranks had ended.
-        while line.as_ref().is_none_or(|line| line.starts_with("end ")) {
+        // Such messages arrived after the ranks had ended.
+        while line.as_ref().is_none_or(|line| line.starts_with("end ") || line.starts_with(MEMBER)) {
             line = Some(self.lines.next().await.ok_or_else(|| self.is_gone())?);
         }
         let line = line.unwrap_or_default();

@@ -1,9 +1,11 @@
 //! Agreement between launchers: each start, each end, and the next action.
 
+use super::wire::LineSender;
 use crate::Node;
 use crate::outcome::Outcome;
 use std::fmt;
 use std::time::Duration;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Longest time until the machines have joined for the first time: launchers are started by hand, one after the other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -29,6 +31,27 @@ pub(super) enum MachineEnd {
     /// The ranks were ended because of another machine.
     Elsewhere,
     Failed(String),
+}
+
+/// Beginning of the lines about single processes of an elastic job.
+pub(crate) const MEMBER: &str = "member ";
+
+/// Connection of a launcher to the keeper of the membership of an elastic job, which is on node 0.
+pub(crate) enum ElasticLink {
+    /// The keeper is here, and gets these events of the other machines.
+    Keeper(UnboundedReceiver<MachineEvent>),
+    /// The keeper is there, and sends these orders.
+    Member { keeper: LineSender, orders: UnboundedReceiver<String> },
+}
+
+/// Event of another machine of an elastic job, which has this number.
+pub(crate) enum MachineEvent {
+    /// It takes part from now on.
+    Arrived(usize, LineSender),
+    /// Its launcher has sent a line, given here without [`MEMBER`].
+    Message(usize, String),
+    /// Its launcher has ended, or its connection.
+    Gone(usize),
 }
 
 /// The next action after the end of the ranks.

@@ -1,13 +1,14 @@
-//! The launchers of a job on several machines that may restart: they agree on each start and each end.
+//! The launchers of a job on several machines that may restart, or is elastic: they agree on each start and each end.
 //!
 //! ```text
-//! member → leader   join NODE RANKS                              once
+//! member → leader   join NODE RANKS [elastic]                    once
 //! leader → member   welcome                                       this launcher takes part
 //! leader → member   busy WHY                                     another launcher has its number; try again
 //! leader → member   start RESTART POSITION NODES ADDRESS KEY WHY a start of the ranks
 //! member → leader   ended success | interrupted | elsewhere | failed HOW   all ranks of that machine have ended
 //! leader → member   end WHY                                      the ranks of another machine have not succeeded
 //! leader → member   stop [WHY]                                   the job has ended
+//! both              member MESSAGE                               about one process of an elastic job (`elastic`)
 //! both              alive                                        this process runs
 //! leader → member   refused WHY                                  this launcher cannot take part
 //! ```
@@ -30,7 +31,9 @@ use hexagram_physical::Result;
 use leader::Leader;
 use member::Member;
 use messages::MachineEnd;
-pub(super) use messages::{Decision, Start};
+pub(super) use messages::{Decision, ElasticLink, MEMBER, MachineEvent, Start};
+use tokio::sync::mpsc::unbounded_channel;
+pub(super) use wire::LineSender;
 
 /// The machines of a job, as its launcher sees them.
 pub(super) enum Machines {
@@ -71,6 +74,16 @@ impl Machines {
         }
     }
 
+    /// Connects the ranks of this machine, in an elastic job, with the keeper of its membership. Messages flow during
+    /// [`Machines::trouble`].
+    pub(super) fn elastic_link(&mut self) -> ElasticLink {
+        match self {
+            Machines::Alone { .. } => ElasticLink::Keeper(unbounded_channel().1),
+            Machines::Leader(leader) => ElasticLink::Keeper(leader.follow_members()),
+            Machines::Member(member) => member.follow_orders(),
+        }
+    }
+
     /// Returns the reason for the end of the ranks of this machine, once ranks of another machine have failed.
     pub(super) async fn trouble(&mut self) -> String {
         match self {
@@ -99,7 +112,14 @@ impl Machines {
                 }
                 _ => Ok(Decision::Stop(None)),
             },
-            Machines::Leader(leader) => Ok(leader.decide(end, budget, checkpointed).await),
+            Machines::Leader(leader) => {
+                let end = match outcome {
+                    // A process of an elastic job, without which the others could not continue.
+                    Outcome::Elsewhere { why } if leader.is_elastic() => MachineEnd::Failed(why.clone()),
+                    _ => end,
+                };
+                Ok(leader.decide(end, budget, checkpointed).await)
+            }
             Machines::Member(member) => member.decide(&end).await,
         }
     }

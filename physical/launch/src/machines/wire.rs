@@ -28,8 +28,8 @@ const UNACKNOWLEDGED: u32 = 30_000;
 const IDLE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 4;
-/// Longest line, in bytes.
-const LONGEST: usize = 4096;
+/// Longest line, in bytes: twice the longest message of a process in an elastic job.
+const LONGEST: usize = 300 << 10;
 
 /// One direction of a connection, from which lines are read.
 pub(super) struct LineReader {
@@ -40,9 +40,13 @@ pub(super) struct LineReader {
 
 /// The other direction.
 pub(super) struct LineWriter {
-    lines: UnboundedSender<String>,
+    sender: LineSender,
     task: JoinHandle<()>,
 }
+
+/// Sender of lines in that direction.
+#[derive(Clone)]
+pub(crate) struct LineSender(UnboundedSender<String>);
 
 /// Connects to a leader, and proves the secret. Sends `join` with the proof.
 ///
@@ -177,22 +181,41 @@ impl LineWriter {
                 }
             }
         });
-        LineWriter { lines, task }
+        LineWriter { sender: LineSender(lines), task }
+    }
+
+    /// Sends a line, as [`LineSender::send`].
+    pub(super) fn send(&self, line: &str) {
+        self.sender.send(line);
+    }
+
+    /// Returns a sender of lines.
+    pub(super) fn sender(&self) -> LineSender {
+        self.sender.clone()
+    }
+
+    /// Returns once everything is sent, or the other side does not read. All other senders must be dropped before.
+    pub(super) async fn finish(self) {
+        drop(self.sender);
+        let _ = timeout(STEP, self.task).await;
+    }
+}
+
+impl LineSender {
+    /// Creates a sender, and the receiver of its lines.
+    #[cfg(test)]
+    pub(crate) fn channel() -> (Self, tokio::sync::mpsc::UnboundedReceiver<String>) {
+        let (sender, lines) = unbounded_channel();
+        (LineSender(sender), lines)
     }
 
     /// Sends a line, cut to the longest. If the other side is gone, the reading half of the connection reports it.
-    pub(super) fn send(&self, line: &str) {
+    pub(crate) fn send(&self, line: &str) {
         let mut text: String = line.replace(['\n', '\r'], " ");
         while text.len() >= LONGEST {
             text.pop();
         }
-        let _ = self.lines.send(text);
-    }
-
-    /// Returns once everything is sent, or the other side does not read.
-    pub(super) async fn finish(self) {
-        drop(self.lines);
-        let _ = timeout(STEP, self.task).await;
+        let _ = self.0.send(text);
     }
 }
 

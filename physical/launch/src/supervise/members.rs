@@ -2,76 +2,111 @@
 
 use super::{JobPhase, Supervisor};
 use crate::console_line as say;
-use crate::elastic::{MemberEvent, Members};
-use crate::logs::RankLog;
+use crate::elastic::{MemberEvent, MemberFailure, MemberOrder, Members, Prepared};
 use crate::outcome::how;
+use hexagram_physical::Result;
 use rustix::process::Signal;
+use std::collections::VecDeque;
 use std::future;
 use std::io;
 use std::process::ExitStatus;
 
 impl Supervisor {
     /// Records the end of a process of an elastic job.
-    pub(super) fn member_ended(&mut self, number: usize, status: &io::Result<ExitStatus>) {
-        let Some(members) = &mut self.members else { return };
-        let is_success = status.as_ref().is_ok_and(ExitStatus::success);
-        let failure = (!is_success).then(|| how(status));
-        let killed = members.ended(number, failure.as_deref());
-        self.kill(&killed);
-        self.end_if_hopeless();
-    }
-
-    /// Begins the end of an elastic job of which too few processes are left.
-    fn end_if_hopeless(&mut self) {
-        if let Some(members) = self.members.as_mut().filter(|members| members.is_hopeless()) {
-            members.end("fewer ranks are left than --elastic requires");
-            self.enter(JobPhase::Noticing);
+    pub(super) fn member_ended(&mut self, number: usize, status: &io::Result<ExitStatus>) -> Result<()> {
+        let Some(members) = &mut self.members else { return Ok(()) };
+        // While the job ends, only the keeper on another machine needs to know.
+        if self.phase != JobPhase::Running && members.are_kept_here() {
+            return Ok(());
         }
+        let is_success = status.as_ref().is_ok_and(ExitStatus::success);
+        let orders = members.ended(number, (!is_success).then(|| how(status)));
+        self.perform(orders)
     }
 
     /// Reacts to an event of an elastic job.
-    pub(super) fn handle(&mut self, event: MemberEvent) {
-        let Some(members) = &mut self.members else { return };
-        let killed = match event {
-            MemberEvent::Request(process, request) => members.request(process, request),
-            MemberEvent::Late => members.late(),
-            MemberEvent::Start(number) => return self.start_newcomer(number),
-        };
-        // The ranks have continued without those that failed.
-        if !members.has_failed() {
-            self.failures.clear();
-        }
-        self.kill(&killed);
+    pub(super) fn handle(&mut self, event: MemberEvent) -> Result<()> {
+        let Some(members) = &mut self.members else { return Ok(()) };
+        let orders = members.handle(event)?;
+        self.perform(orders)
     }
 
-    /// Kills the ranks with these numbers.
-    fn kill(&self, numbers: &[usize]) {
-        let running = numbers.iter().filter_map(|number| self.running.get(number));
-        running.for_each(|running| running.rank.signal(Signal::KILL));
-    }
-
-    /// Returns true if a process starts later.
-    pub(super) fn will_start(&self) -> bool {
-        self.phase == JobPhase::Running && self.members.as_ref().is_some_and(Members::will_start)
-    }
-
-    /// Starts a process in place of one that has ended. One that cannot be started is missing, which may end the job.
-    fn start_newcomer(&mut self, number: usize) {
-        let Some((job, mut setup)) = self.members.as_mut().and_then(Members::newcomer) else { return };
-        let logs = job.logs.as_ref().map(|folder| RankLog::create_all(folder, number..number + 1));
-        let started = logs.transpose().and_then(|logs| {
-            let logs = logs.and_then(|mut logs| logs.pop());
-            self.start_rank(number, &job, &mut setup, logs)
-        });
-        if let Some(members) = &mut self.members {
-            members.keep(setup);
-            if let Err(error) = started {
-                say(&error.to_string());
-                let killed = members.has_not_started(number);
-                self.kill(&killed);
+    /// Carries out the orders of the keeper of the membership, and those that follow from them. Begins the end of a job of which
+    /// too few processes are left.
+    ///
+    /// # Errors
+    /// The first process of a place cannot be started.
+    pub(super) fn perform(&mut self, orders: Vec<MemberOrder>) -> Result<()> {
+        let mut orders = VecDeque::from(orders);
+        while let Some(order) = orders.pop_front() {
+            let Some(members) = &mut self.members else { return Ok(()) };
+            match order {
+                MemberOrder::Start { process, place, newcomer } => {
+                    orders.extend(self.start_member(process, place, newcomer)?);
+                }
+                MemberOrder::Send(process, notice) => members.send(process, notice),
+                MemberOrder::Kill(process) => {
+                    let running = members.place(process).and_then(|place| self.running.get(&place));
+                    running.into_iter().for_each(|running| running.rank.signal(Signal::KILL));
+                }
+                MemberOrder::Continued => self.failures.clear(),
+                MemberOrder::Over => {
+                    self.failures.clear();
+                    members.are_over();
+                }
             }
         }
-        self.end_if_hopeless();
+        let Some(members) = self.members.as_mut().filter(|_| self.phase == JobPhase::Running) else {
+            return Ok(());
+        };
+        if let Some(orders) = members.end_if_hopeless() {
+            self.enter(JobPhase::Noticing);
+            return self.perform(orders);
+        }
+        Ok(())
+    }
+
+    /// Starts a process. Returns the orders that follow. A newcomer that cannot be started is missing, which may end the job.
+    fn start_member(&mut self, process: u64, place: usize, newcomer: u32) -> Result<Vec<MemberOrder>> {
+        let Some(members) = &mut self.members else { return Ok(Vec::new()) };
+        let started = members.prepare(process, place, newcomer).and_then(|prepared| {
+            let Prepared { job, logs, membership } = prepared;
+            self.setup.membership = Some(membership);
+            self.start_rank(place, &job, logs)
+        });
+        let Some(members) = &mut self.members else { return Ok(Vec::new()) };
+        match started {
+            Ok(pid) => Ok(members.has_started(process, pid)),
+            Err(error) if newcomer == 0 => Err(error),
+            Err(error) => {
+                say(&error.to_string());
+                Ok(members.has_not_started(process, place))
+            }
+        }
+    }
+
+    /// Returns true while processes run or will start, here or on another machine.
+    pub(super) fn awaits_members(&self) -> bool {
+        self.phase == JobPhase::Running && self.members.as_ref().is_some_and(Members::is_active)
+    }
+
+    /// Notifies the other launchers that all processes have ended, unless this launcher ends the job.
+    pub(super) fn members_have_ended(&mut self) {
+        if let Some(members) = self.members.as_mut().filter(|_| self.phase == JobPhase::Running) {
+            members.finish();
+        }
+    }
+
+    /// Keeps only the failures that decide the outcome of an elastic job.
+    pub(super) fn settle_failures(&mut self) {
+        match self.members.as_ref().map(Members::failure) {
+            None | Some(MemberFailure::Here) => {}
+            Some(MemberFailure::None) => self.failures.clear(),
+            Some(MemberFailure::Elsewhere(why)) => {
+                self.failures.clear();
+                self.elsewhere = Some(why);
+            }
+        }
     }
 }
 

@@ -65,7 +65,8 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
             }
         };
         announce(&start, job);
-        let mut supervisor = Supervisor::start(&of_start(job, &start), start.secret.as_deref())?;
+        let members = Members::of(&of_start(job, &start), || machines.elastic_link());
+        let mut supervisor = Supervisor::start(&of_start(job, &start), start.secret.as_deref(), members)?;
         supervisor.until_all_ended(&mut signals, machines.trouble()).await?;
         supervisor.until_all_written(&mut signals).await;
         let checkpointed = supervisor.checkpointed();
@@ -165,6 +166,8 @@ struct Supervisor {
     elsewhere: Option<String>,
     /// Members of an elastic job.
     members: Option<Members>,
+    /// Rendezvous, which the ranks inherit.
+    setup: RendezvousSetup,
     /// Flags that the ranks set.
     flags: RegisteredFlags,
     /// Reporter of ranks that end before they have joined.
@@ -183,24 +186,25 @@ struct RunningRank {
 
 impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
-    fn start(job: &Job, secret: Option<&[u8]>) -> Result<Self> {
-        let mut setup = RendezvousSetup::open(job, secret)?;
-        let mut supervisor = match &job.logs {
-            None => Self::start_ranks(job, &mut setup, Vec::new())?,
+    fn start(job: &Job, secret: Option<&[u8]>, members: Option<Members>) -> Result<Self> {
+        let setup = RendezvousSetup::open(job, secret)?;
+        match &job.logs {
+            None => Self::start_ranks(job, setup, Vec::new(), members),
             Some(folder) => {
                 let logs = RankLog::create_all(folder, job.numbers())?;
-                let started = Self::start_ranks(job, &mut setup, logs);
-                started.inspect_err(|_| RankLog::remove_all(folder, job.numbers()))?
+                let started = Self::start_ranks(job, setup, logs, members);
+                started.inspect_err(|_| RankLog::remove_all(folder, job.numbers()))
             }
-        };
-        if let Some(members) = &mut supervisor.members {
-            members.keep(setup);
         }
-        Ok(supervisor)
     }
 
     /// Starts the ranks. If one cannot be started, kills those that were.
-    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(RankLog, RankLog)>) -> Result<Self> {
+    fn start_ranks(
+        job: &Job,
+        setup: RendezvousSetup,
+        logs: Vec<(RankLog, RankLog)>,
+        members: Option<Members>,
+    ) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
             running: BTreeMap::new(),
@@ -211,38 +215,32 @@ impl Supervisor {
             failures: Vec::new(),
             interrupted: None,
             elsewhere: None,
-            members: Members::of(job),
+            members,
             flags: setup.registered.clone(),
-            reporter: EndReporter::new(job, setup)?,
+            reporter: EndReporter::new(job, &setup)?,
+            setup,
             descendants: Descendants::none()?,
         };
+        if let Some(members) = &mut supervisor.members {
+            let orders = members.begin(logs);
+            supervisor.perform(orders)?;
+            return Ok(supervisor);
+        }
         let mut logs = logs.into_iter();
         for number in job.numbers() {
-            supervisor.start_rank(number, job, setup, logs.next())?;
+            supervisor.start_rank(number, job, logs.next())?;
         }
         Ok(supervisor)
     }
 
-    /// Starts one rank.
-    fn start_rank(
-        &mut self,
-        number: usize,
-        job: &Job,
-        setup: &mut RendezvousSetup,
-        logs: Option<(RankLog, RankLog)>,
-    ) -> Result<()> {
+    /// Starts one rank. Returns its process id.
+    fn start_rank(&mut self, number: usize, job: &Job, logs: Option<(RankLog, RankLog)>) -> Result<i32> {
         let out_of_files = |cause| job.out_of_files(format!("watch rank {number}"), cause);
-        if let Some(members) = &mut self.members {
-            members.connect(number, setup).map_err(out_of_files)?;
-        }
-        let rank = RankProcess::start(number, job, setup, &self.descendants)?;
+        let rank = RankProcess::start(number, job, &mut self.setup, &self.descendants)?;
         let pid = rank.group();
         let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
         self.adopt(number, rank, logs, is_shown).map_err(out_of_files)?;
-        if let Some(members) = &mut self.members {
-            members.has_started(number, pid);
-        }
-        Ok(())
+        Ok(pid)
     }
 
     /// Watches a rank that was started.
@@ -273,7 +271,7 @@ impl Supervisor {
         trouble: impl Future<Output = String>,
     ) -> Result<()> {
         let mut trouble = pin!(trouble);
-        while !self.running.is_empty() || self.will_start() {
+        while !self.running.is_empty() || self.awaits_members() {
             tokio::select! {
                 why = &mut trouble, if self.elsewhere.is_none() => {
                     self.elsewhere = Some(why);
@@ -281,18 +279,19 @@ impl Supervisor {
                         self.enter(JobPhase::Noticing);
                     }
                 }
-                Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
-                event = members::next_event(&mut self.members), if self.phase == JobPhase::Running => self.handle(event),
+                Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank)?,
+                event = members::next_event(&mut self.members), if self.phase == JobPhase::Running => self.handle(event)?,
                 request = signals.next() => self.obey(request, signals).await,
                 () = reached(self.deadline) => self.phase_is_over()?,
             }
         }
+        self.members_have_ended();
         Ok(())
     }
 
     /// Records the end of a rank. A failure begins the next phase, unless the job is elastic.
-    fn rank_ended(&mut self, number: usize) {
-        let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return };
+    fn rank_ended(&mut self, number: usize) -> Result<()> {
+        let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return Ok(()) };
         let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
         let status = rank.reap();
         // Later ends are caused by this launcher.
@@ -302,14 +301,13 @@ impl Supervisor {
             }
             self.failures.extend(RankFailure::of(number, pid, &status));
         }
-        if self.phase != JobPhase::Running {
-            return;
-        }
         if self.members.is_some() {
-            self.member_ended(number, &status);
-        } else if !self.failures.is_empty() {
+            return self.member_ended(number, &status);
+        }
+        if self.phase == JobPhase::Running && !self.failures.is_empty() {
             self.enter(JobPhase::Noticing);
         }
+        Ok(())
     }
 
     /// Performs the request of a signal.
@@ -424,9 +422,7 @@ impl Supervisor {
 
     /// Returns the result of the job. Success with lost output is an error.
     fn outcome(mut self) -> Result<Outcome> {
-        if self.members.as_ref().is_some_and(|members| !members.has_failed()) {
-            self.failures.clear();
-        }
+        self.settle_failures();
         match (first_failure(self.failures), self.interrupted, self.console.lost()) {
             (Some(first), ..) => Ok(Outcome::Failed(first)),
             (None, Some(signal), _) => Ok(Outcome::Interrupted { signal }),

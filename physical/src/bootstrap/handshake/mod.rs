@@ -60,8 +60,20 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// Returns bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the bytes that [`hex`] has written.
+///
+/// # Errors
+/// `InvalidData` for other text.
+pub fn from_hex(text: &str) -> io::Result<Vec<u8>> {
+    let byte = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+    bytes.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not a value of a rank"))
+    })
 }
 
 impl Error {

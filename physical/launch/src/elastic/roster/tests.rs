@@ -1,8 +1,15 @@
 use super::*;
 
+/// Returns the roster of `processes` processes, none of which has started.
+fn starting(processes: u64, least: usize) -> Roster {
+    let mut roster = Roster::new(least);
+    (0..processes).for_each(|_| roster.will_start());
+    roster
+}
+
 /// Returns the roster of `processes` processes, all of which have started and are ready, and so run in generation 1.
 fn running(processes: u64, least: usize) -> Roster {
-    let mut roster = Roster::new(processes as usize, least);
+    let mut roster = starting(processes, least);
     (0..processes).for_each(|process| roster.started(process));
     for process in 0..processes {
         let actions = roster.request(process, MemberRequest::Ready);
@@ -74,7 +81,7 @@ fn too_few_survivors_wait_for_newcomers_and_without_them_the_job_is_hopeless() {
 
 #[test]
 fn the_first_generation_waits_for_every_process_that_may_still_start() {
-    let mut roster = Roster::new(2, 1);
+    let mut roster = starting(2, 1);
     roster.started(0);
     assert_eq!(begun(&roster.request(0, MemberRequest::Ready)), None);
     roster.started(1);
@@ -151,7 +158,7 @@ fn ranks_that_have_left_are_not_missing() {
 
 #[test]
 fn processes_that_never_join_may_end_with_success() {
-    let mut roster = Roster::new(2, 2);
+    let mut roster = starting(2, 2);
     roster.started(0);
     roster.started(1);
     assert!(roster.ended(0, None).is_empty() && !roster.is_hopeless());
@@ -159,20 +166,18 @@ fn processes_that_never_join_may_end_with_success() {
 }
 
 #[test]
-fn only_late_members_that_have_failed_are_accused() {
+fn members_are_accused_in_their_generation_only() {
     let mut roster = running(4, 1);
-    assert!(!roster.are_late_accused());
-    for process in [0, 1] {
+    assert!(!roster.is_accused(3));
+    roster.request(2, MemberRequest::Failed { generation: 0, rank: 1 });
+    roster.request(2, MemberRequest::Failed { generation: 1, rank: 9 });
+    for process in [0, 1, 2] {
         roster.request(process, MemberRequest::Failed { generation: 1, rank: 3 });
         roster.request(process, MemberRequest::Ready);
-        assert!(!roster.are_late_accused(), "2 is late, too");
     }
-    roster.request(2, MemberRequest::Failed { generation: 0, rank: 3 });
-    roster.request(2, MemberRequest::Failed { generation: 1, rank: 9 });
-    roster.request(2, MemberRequest::Ready);
-    assert!(roster.are_late_accused());
+    assert_eq!(roster.late(), [3]);
+    assert_eq!([0, 1, 2, 3, 9].map(|process| roster.is_accused(process)), [false, false, false, true, false]);
     assert_eq!(begun(&roster.ended(3, Some("was killed"))), Some(vec![0, 1, 2]));
-    roster.request(1, MemberRequest::Ready);
-    roster.request(2, MemberRequest::Ready);
-    assert!(!roster.are_late_accused(), "no rank has accused 0");
+    roster.request(1, MemberRequest::Failed { generation: 1, rank: 0 });
+    assert!([0, 3].iter().all(|process| !roster.is_accused(*process)));
 }

@@ -16,7 +16,7 @@ mod pmix;
 
 use super::store::RENDEZVOUS;
 use crate::bootstrap::Store;
-use crate::bootstrap::handshake::hex;
+use crate::bootstrap::handshake::{from_hex, hex};
 use crate::bootstrap::variables::Placement;
 use crate::error::Result;
 use std::io;
@@ -159,7 +159,7 @@ impl Store for LauncherStore {
         let fence = if key == RENDEZVOUS { ANNOUNCEMENT } else { CARDS };
         self.with(|state| {
             state.reach(fence, limit)?;
-            from_text(&state.manager.get(owner, &self.key(key), limit)?)
+            from_hex(&state.manager.get(owner, &self.key(key), limit)?)
         })
     }
 
@@ -167,14 +167,6 @@ impl Store for LauncherStore {
     fn remove(&self, _: &str) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn from_text(text: &str) -> io::Result<Vec<u8>> {
-    let byte = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-    bytes.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not a value of a rank"))
-    })
 }
 
 #[cfg(test)]

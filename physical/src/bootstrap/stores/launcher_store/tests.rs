@@ -91,8 +91,8 @@ fn a_rank_that_cannot_join_is_named_on_all_others() {
 #[test]
 fn bytes_are_one_word() {
     let bytes: Vec<u8> = (0..=255).collect();
-    assert_eq!(from_text(&hex(&bytes)).unwrap(), bytes);
+    assert_eq!(from_hex(&hex(&bytes)).unwrap(), bytes);
     for text in ["0", "0g", "é"] {
-        assert!(from_text(text).is_err(), "{text}");
+        assert!(from_hex(text).is_err(), "{text}");
     }
 }

@@ -1,0 +1,389 @@
+//! The membership of an elastic job on all its machines, kept by the launcher of node 0: which processes start, continue and
+//! are killed, and when.
+
+use super::messages::{MemberOrder, MemberReport, ProcessId};
+use super::roster::{Action, Roster};
+use crate::Job;
+use crate::console_line as say;
+use crate::machines::{LineSender, MEMBER, MachineEvent};
+use hexagram_physical::launcher::MemberNotice;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time from the end of a process to the start of one in its place.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Time for which a process that has failed, as the others have found, may still end by itself.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Longest time until the launcher of another machine has killed a process.
+const KILL: Duration = Duration::from_secs(5);
+/// Doublings of the pause, one for each process in a row that ended before it was a member.
+const MOST_DOUBLINGS: u32 = 5;
+
+/// Keeper of the membership.
+pub(super) struct Keeper {
+    job: Job,
+    roster: Roster,
+    /// Machines that are here, by number, with the connections to other launchers; `None` for this one.
+    machines: BTreeMap<usize, Option<LineSender>>,
+    /// Processes that run or are being started.
+    processes: BTreeMap<ProcessId, Process>,
+    /// Number of processes started so far.
+    started: ProcessId,
+    /// Processes that started after the first generation began, or in place of others.
+    newcomers: u32,
+    /// Starts in place of other processes so far, of those that are allowed.
+    restarts: u32,
+    /// Starts in a row that ended before they were members.
+    failed_starts: u32,
+    /// Next starts: time, place, and number of the newcomer.
+    starts: Vec<(Instant, usize, u32)>,
+    /// Members of the newest generation that have not continued yet, and the time at which each is killed.
+    late: BTreeMap<ProcessId, Instant>,
+    /// Processes that are being killed, and the time at which the machine of each counts as gone.
+    killed: BTreeMap<ProcessId, Instant>,
+    /// First failure of a process without which the others have not continued yet, and its machine.
+    failure: Option<(usize, String)>,
+    /// Orders for the launcher of this machine.
+    orders: Vec<MemberOrder>,
+}
+
+/// Process that runs or is being started.
+struct Process {
+    place: usize,
+    /// Process id, once it has started.
+    pid: Option<i32>,
+}
+
+impl Keeper {
+    /// Creates the keeper of a job without machines.
+    pub(super) fn new(job: &Job, least: usize) -> Self {
+        Keeper {
+            job: job.clone(),
+            roster: Roster::new(least),
+            machines: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            started: 0,
+            newcomers: 0,
+            restarts: 0,
+            failed_starts: 0,
+            starts: Vec::new(),
+            late: BTreeMap::new(),
+            killed: BTreeMap::new(),
+            failure: None,
+            orders: Vec::new(),
+        }
+    }
+
+    /// Returns the orders for the launcher of this machine since the last call.
+    pub(super) fn take_orders(&mut self) -> Vec<MemberOrder> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Handles an event of another machine.
+    pub(super) fn machine(&mut self, event: MachineEvent) {
+        match event {
+            MachineEvent::Arrived(node, launcher) => self.arrived(node, Some(launcher)),
+            MachineEvent::Message(node, line) if self.machines.contains_key(&node) => {
+                if !MemberReport::parse(&line).is_some_and(|report| self.report(node, report)) {
+                    self.refuse(node, "has sent a message that belongs to a different build");
+                }
+            }
+            MachineEvent::Message(..) => {}
+            MachineEvent::Gone(node) => self.gone(node),
+        }
+    }
+
+    /// Ends the part of another machine in the job.
+    fn refuse(&mut self, node: usize, why: &str) {
+        if let Some(Some(launcher)) = self.machines.get(&node) {
+            launcher.send(&format!("refused node {node} {why}"));
+            self.gone(node);
+        }
+    }
+
+    /// Starts the processes of a machine that is here from now on, unless the work is done.
+    pub(super) fn arrived(&mut self, node: usize, launcher: Option<LineSender>) {
+        self.machines.insert(node, launcher);
+        if self.roster.is_finishing() {
+            return;
+        }
+        let is_first = self.roster.generation() == 0;
+        for place in node * self.job.ranks..(node + 1) * self.job.ranks {
+            self.newcomers += u32::from(!is_first);
+            self.roster.will_start();
+            self.start(place, if is_first { 0 } else { self.newcomers });
+        }
+    }
+
+    /// Records that a machine is gone, with its processes.
+    fn gone(&mut self, node: usize) {
+        if self.machines.remove(&node).is_none() {
+            return;
+        }
+        let is_there = |place: usize| place / self.job.ranks == node;
+        let lost: Vec<ProcessId> =
+            self.processes.iter().filter(|(_, process)| is_there(process.place)).map(|(id, _)| *id).collect();
+        if !self.roster.is_finishing() {
+            let left = self.processes.len() - lost.len();
+            say(&format!("node {node} is gone; {}", continuing(left)));
+        }
+        let planned = self.starts.extract_if(.., |(_, place, _)| is_there(*place)).count();
+        for _ in 0..planned {
+            self.not_started();
+        }
+        for process in lost {
+            self.ended(process, Some("ended with its machine"));
+        }
+    }
+
+    /// Starts a process.
+    fn start(&mut self, place: usize, newcomer: u32) {
+        let process = self.started;
+        self.started += 1;
+        self.processes.insert(process, Process { place, pid: None });
+        self.order(process, MemberOrder::Start { process, place, newcomer });
+        self.order(process, MemberOrder::send(process, &MemberNotice::Welcome(self.job.rejoin_wait)));
+    }
+
+    /// Gives an order to the launcher of a process.
+    fn order(&mut self, process: ProcessId, order: MemberOrder) {
+        let Some(place) = self.processes.get(&process).map(|process| process.place) else { return };
+        match self.machines.get(&(place / self.job.ranks)) {
+            Some(Some(launcher)) => launcher.send(&format!("{MEMBER}{order}")),
+            Some(None) => self.orders.push(order),
+            None => {}
+        }
+    }
+
+    /// Gives an order to all launchers.
+    fn order_all(&mut self, order: &MemberOrder) {
+        self.machines.values().flatten().for_each(|launcher| launcher.send(&format!("{MEMBER}{order}")));
+        self.orders.push(order.clone());
+    }
+
+    /// Records an event of a process on `node`. Returns false if the process does not belong there.
+    pub(super) fn report(&mut self, node: usize, report: MemberReport) -> bool {
+        let (MemberReport::Started(process, _)
+        | MemberReport::Missing(process)
+        | MemberReport::Request(process, _)
+        | MemberReport::Ended(process, _)) = report;
+        match self.processes.get_mut(&process) {
+            // A process that has been replaced, or counts as dead.
+            None => return process < self.started,
+            Some(known) if known.place / self.job.ranks != node => return false,
+            Some(known) => {
+                if let MemberReport::Started(_, pid) = report {
+                    known.pid = Some(pid);
+                }
+            }
+        }
+        match report {
+            MemberReport::Started(process, _) => self.roster.started(process),
+            MemberReport::Missing(process) => {
+                self.processes.remove(&process);
+                self.not_started();
+            }
+            MemberReport::Request(process, request) => {
+                let actions = self.roster.request(process, request);
+                self.perform(actions);
+            }
+            MemberReport::Ended(process, failure) => self.ended(process, failure.as_deref()),
+        }
+        true
+    }
+
+    /// Records that a process cannot be started.
+    fn not_started(&mut self) {
+        let actions = self.roster.will_not_start();
+        self.perform(actions);
+    }
+
+    /// Records the end of a process, and plans the start of one in its place.
+    fn ended(&mut self, process: ProcessId, failure: Option<&str>) {
+        let Some(Process { place, pid }) = self.processes.remove(&process) else { return };
+        let Some(pid) = pid else { return self.not_started() };
+        let was_member = self.roster.rank(process).is_some();
+        self.failed_starts = if was_member { 0 } else { self.failed_starts + 1 };
+        let is_here = self.machines.contains_key(&(place / self.job.ranks));
+        let may_start = failure.is_some() && is_here && !self.roster.is_finishing();
+        let starts = may_start && self.restarts < self.job.max_restarts;
+        if starts {
+            self.restarts += 1;
+            self.newcomers += 1;
+            self.roster.will_start();
+            let pause = PAUSE * (1 << self.failed_starts.min(MOST_DOUBLINGS));
+            self.starts.push((Instant::now() + pause, place, self.newcomers));
+        }
+        let who = format!("rank {place} (pid {pid}{})", self.on_node(place));
+        if let Some(how) = failure {
+            self.failure.get_or_insert_with(|| (place / self.job.ranks, format!("{who} {how}")));
+        }
+        let actions = self.roster.ended(process, failure);
+        if self.roster.is_finishing() {
+            self.starts.clear();
+        }
+        let is_dismissed = self.roster.is_finishing() && !was_member;
+        let is_news = !is_dismissed && is_here && !self.is_hopeless() && self.roster.remaining() > 0;
+        if let Some(how) = failure.filter(|_| is_news) {
+            self.announce_end(&format!("{who} {how}"), starts);
+        }
+        self.perform(actions);
+    }
+
+    /// Prints the end of a process that does not end the job.
+    fn announce_end(&self, end: &str, starts: bool) {
+        let continuing = continuing(self.processes.len());
+        let (nth, of) = (self.restarts, self.job.max_restarts);
+        let start = if starts { format!("; another one starts, {nth} of {of}") } else { String::new() };
+        say(&format!("{end}; {continuing}{start}"));
+    }
+
+    /// Names the machine of a place, in a job on several machines.
+    fn on_node(&self, place: usize) -> String {
+        match self.job.node {
+            Some(_) => format!(" on node {}", place / self.job.ranks),
+            None => String::new(),
+        }
+    }
+
+    /// Returns the time of the next action that no event causes.
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        let starts = self.starts.iter().map(|(at, ..)| *at);
+        starts.chain(self.late.values().copied()).chain(self.killed.values().copied()).min()
+    }
+
+    /// Starts the processes whose time has come, and kills members that have not continued in time.
+    pub(super) fn timer(&mut self) {
+        let now = Instant::now();
+        let due: Vec<_> = self.starts.extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, place, newcomer) in due {
+            self.start(place, newcomer);
+        }
+        for process in take_due(&mut self.killed, now) {
+            self.not_killed(process);
+        }
+        for process in take_due(&mut self.late, now) {
+            self.kill(process);
+        }
+    }
+
+    /// Kills a member that has not continued in time.
+    fn kill(&mut self, process: ProcessId) {
+        let Some(Process { place, pid: Some(pid) }) = self.processes.get(&process) else { return };
+        let why = match self.roster.is_accused(process) {
+            true => "does not answer the other ranks".to_owned(),
+            false => format!("has not continued within {:?} after a change", self.job.rejoin_wait),
+        };
+        say(&format!("rank {place} (pid {pid}{}) {why}, and is killed", self.on_node(*place)));
+        self.killed.insert(process, Instant::now() + KILL);
+        self.order(process, MemberOrder::Kill(process));
+    }
+
+    /// Counts the machine of a process as gone, whose launcher has not killed it in time.
+    fn not_killed(&mut self, process: ProcessId) {
+        if let Some(process) = self.processes.get(&process) {
+            self.refuse(process.place / self.job.ranks, "has not ended its ranks in time");
+        }
+    }
+
+    /// Returns true while processes run or will start, on any machine.
+    pub(super) fn is_active(&self) -> bool {
+        self.roster.remaining() > 0
+    }
+
+    /// Returns true if too few processes are left. The others are notified.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.roster.is_hopeless()
+    }
+
+    /// Notifies all processes that no further generation begins.
+    pub(super) fn end(&mut self, why: &str) {
+        self.starts.clear();
+        let actions = self.roster.end(why);
+        self.perform(actions);
+    }
+
+    /// Notifies the launchers that the processes of all machines have ended, unless the job has failed.
+    pub(super) fn finish(&mut self) {
+        if self.failure().is_none() {
+            self.order_all(&MemberOrder::Over);
+        }
+    }
+
+    /// Returns the first failure of a process and its machine, if failures count: no generation has continued after it.
+    pub(super) fn failure(&self) -> Option<(usize, String)> {
+        self.failure.clone().filter(|_| self.roster.has_failed())
+    }
+
+    /// Moves all times by that of a stop of the whole job.
+    pub(super) fn delay(&mut self, by: Duration) {
+        self.starts.iter_mut().for_each(|(at, ..)| *at += by);
+        self.late.values_mut().chain(self.killed.values_mut()).for_each(|at| *at += by);
+    }
+
+    /// Gives the orders that follow from an event.
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send(process, notice) => self.order(process, MemberOrder::send(process, &notice)),
+                Action::Dismiss(process) => self.order(process, MemberOrder::Kill(process)),
+                Action::Begun { generation, size, newcomers } => self.begun(generation, size, &newcomers),
+            }
+        }
+        if self.failure.is_some() && !self.roster.has_failed() {
+            self.failure = None;
+            self.order_all(&MemberOrder::Continued);
+        }
+        self.watch_late();
+    }
+
+    /// Reports a generation with newcomers, except the first.
+    fn begun(&mut self, generation: u64, size: usize, newcomers: &[ProcessId]) {
+        if newcomers.is_empty() {
+            return;
+        }
+        self.failed_starts = 0;
+        if generation > 1 {
+            let joined = newcomers.iter().filter_map(|process| self.processes.get(process));
+            let name = |process: &Process| {
+                format!("pid {}{}", process.pid.unwrap_or_default(), self.on_node(process.place))
+            };
+            let joined: Vec<String> = joined.map(name).collect();
+            say(&format!("joined: {}; generation {generation} has {size} ranks", joined.join(", ")));
+        }
+    }
+
+    /// Sets the time at which each late member is killed.
+    fn watch_late(&mut self) {
+        self.killed.retain(|process, _| self.processes.contains_key(process));
+        let late = self.roster.late();
+        self.late.retain(|process, _| late.contains(process));
+        let now = Instant::now();
+        // A wait beyond the range of the clock has no end.
+        let patient = now.checked_add(self.job.rejoin_wait);
+        for process in late.into_iter().filter(|process| !self.killed.contains_key(process)) {
+            let soon = self.roster.is_accused(process).then_some(now + LAST_WORDS);
+            let until = self.late.get(&process).copied().or(patient).into_iter().chain(soon).min();
+            self.late.extend(until.map(|until| (process, until)));
+        }
+    }
+}
+
+/// Takes the processes whose time has come.
+fn take_due(times: &mut BTreeMap<ProcessId, Instant>, now: Instant) -> Vec<ProcessId> {
+    let due: Vec<ProcessId> =
+        times.iter().filter(|(_, at)| **at <= now).map(|(process, _)| *process).collect();
+    times.retain(|process, _| !due.contains(process));
+    due
+}
+
+fn continuing(processes: usize) -> String {
+    match processes {
+        1 => "1 process continues".to_owned(),
+        processes => format!("{processes} processes continue"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Machines of an elastic job, which come and go while its ranks run.
+
+use super::Leader;
+use crate::machines::messages::MachineEvent;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+impl Leader {
+    /// Returns true if the job is elastic.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.is_elastic
+    }
+
+    /// Returns the events of the other machines from the start on, which is now.
+    pub(crate) fn follow_members(&mut self) -> UnboundedReceiver<MachineEvent> {
+        let (sender, events) = unbounded_channel();
+        self.keeper = Some(sender);
+        let here: Vec<_> = self.others.iter().map(|(node, other)| (*node, other.writer.sender())).collect();
+        here.into_iter().for_each(|(node, writer)| self.tell_keeper(MachineEvent::Arrived(node, writer)));
+        events
+    }
+
+    /// Starts the ranks of a machine that comes while the others run. Between starts, it waits for the next one.
+    pub(super) fn start_arrival(&mut self, node: usize) {
+        if self.keeper.as_ref().is_none_or(|keeper| keeper.is_closed()) {
+            return;
+        }
+        let line = format!("start 0 {node} {} node {node} joins", self.meeting);
+        let Some(other) = self.others.get_mut(&node) else { return };
+        other.start(&line);
+        let writer = other.writer.sender();
+        self.tell_keeper(MachineEvent::Arrived(node, writer));
+    }
+
+    /// Records that the launcher of a connection was interrupted, which takes its machine out of the job.
+    pub(super) fn left(&mut self, connection: u64) {
+        let left = self.others.iter().find(|(_, other)| other.connection == connection);
+        let Some(node) = left.map(|(node, _)| *node) else { return };
+        if let Some(other) = self.others.remove(&node) {
+            other.writer.send("stop this machine has left the job");
+        }
+        self.tell_keeper(MachineEvent::Gone(node));
+    }
+
+    /// Passes a message about a process on.
+    pub(super) fn member_message(&mut self, connection: u64, line: String) {
+        let sender = self.others.iter().find(|(_, other)| other.connection == connection);
+        if let Some(node) = sender.map(|(node, _)| *node) {
+            self.tell_keeper(MachineEvent::Message(node, line));
+        }
+    }
+
+    /// Passes an event to the keeper of the membership, which ends with the ranks.
+    pub(super) fn tell_keeper(&self, event: MachineEvent) {
+        drop(self.keeper.as_ref().map(|keeper| keeper.send(event)));
+    }
+}
