@@ -23,7 +23,8 @@ free port. Ranks are numbered node by node. All machines need the same secret; m
 and copy it to every machine. A failure ends the job on all machines: each \
 launcher reports the first of its own ranks that failed, and the error of that rank names the root cause. With \
 --max-restarts or --nnodes MIN:MAX, the launchers meet at --addr and restart together, with the machines that are there; \
-node 0 has to outlive the job, and a machine that comes back runs the same command again.
+node 0 has to outlive the job, and a machine that comes back runs the same command again. With --elastic, the ranks of the \
+other machines continue without a restart.
 
 Exit code: 0 if every rank succeeded; the code of the rank that failed first; 128 plus the number of the signal that \
 ended the job; 2 for invalid options; 1 if the ranks cannot be started, or if all succeeded but their output could not be \
@@ -95,7 +96,7 @@ pub(crate) struct Run {
 
     /// Continue with the ranks that are left, MIN or more, when a rank fails, in the same processes: for a program that calls
     /// World::next. With --max-restarts N, up to N processes start in place of those that have failed, and join the others. On
-    /// one machine only
+    /// several machines, MIN counts the ranks of all of them, and machines may come and go while the others work
     #[arg(long, value_name = "MIN")]
     elastic: Option<usize>,
 

@@ -100,9 +100,9 @@ pub struct Job {
     /// Longest time that a restart waits for machines of the last start, and that an elastic job waits for a rank after a
     /// change. Default: [`DEFAULT_REJOIN_WAIT`].
     pub rejoin_wait: Duration,
-    /// Smallest number of ranks of an elastic job, whose ranks continue in the same processes when one of them dies or one
-    /// arrives: the program calls [`World::next`](hexagram_physical::World::next). On a single machine only. Default: `None`, the
-    /// first rank to fail ends the job.
+    /// Smallest number of ranks, on all machines together, of an elastic job. Its ranks continue in the same processes when one
+    /// of them dies or one arrives: the program calls [`World::next`](hexagram_physical::World::next). Default: `None`, the first
+    /// rank to fail ends the job.
     pub elastic: Option<usize>,
 }
 
@@ -173,9 +173,11 @@ impl Job {
     /// the next start.
     ///
     /// In an elastic job, a rank that fails ends only itself. While fewer than [`Job::max_restarts`] processes have been started
-    /// in place of others, a process starts in its place, with the number of such starts in `HEXAGRAM_RESTART`. The others
+    /// in place of others, a process starts in its place, with the number of newcomers so far in `HEXAGRAM_RESTART`. The others
     /// continue, as long as [`Job::elastic`] are left or will start. A rank that ends with success is not replaced. The job is
-    /// a success if the ranks that are left then end with success.
+    /// a success if the ranks that are left then end with success. On several machines, the launcher of machine 0 keeps the
+    /// membership. The ranks of a machine that arrives later join the others, and those of one that is lost are not replaced. A
+    /// signal to the launcher of another machine takes that machine out of the job.
     ///
     /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
     /// allows.

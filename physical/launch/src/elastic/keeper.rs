@@ -15,6 +15,8 @@ use tokio::time::Instant;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Time for which a process that has failed, as the others have found, may still end by itself.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Longest time for which a newcomer waits for others that are starting, so that they join together.
+const GATHER: Duration = Duration::from_secs(1);
 /// Longest time until the launcher of another machine has killed a process.
 const KILL: Duration = Duration::from_secs(5);
 /// Doublings of the pause, one for each process in a row that ended before it was a member.
@@ -38,6 +40,8 @@ pub(super) struct Keeper {
     failed_starts: u32,
     /// Next starts: time, place, and number of the newcomer.
     starts: Vec<(Instant, usize, u32)>,
+    /// Time at which newcomers that are ready join without others that are starting.
+    gathering: Option<Instant>,
     /// Members of the newest generation that have not continued yet, and the time at which each is killed.
     late: BTreeMap<ProcessId, Instant>,
     /// Processes that are being killed, and the time at which the machine of each counts as gone.
@@ -68,6 +72,7 @@ impl Keeper {
             restarts: 0,
             failed_starts: 0,
             starts: Vec::new(),
+            gathering: None,
             late: BTreeMap::new(),
             killed: BTreeMap::new(),
             failure: None,
@@ -250,7 +255,11 @@ impl Keeper {
     /// Returns the time of the next action that no event causes.
     pub(super) fn next_time(&self) -> Option<Instant> {
         let starts = self.starts.iter().map(|(at, ..)| *at);
-        starts.chain(self.late.values().copied()).chain(self.killed.values().copied()).min()
+        starts
+            .chain(self.gathering)
+            .chain(self.late.values().copied())
+            .chain(self.killed.values().copied())
+            .min()
     }
 
     /// Starts the processes whose time has come, and kills members that have not continued in time.
@@ -259,6 +268,10 @@ impl Keeper {
         let due: Vec<_> = self.starts.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, place, newcomer) in due {
             self.start(place, newcomer);
+        }
+        if self.gathering.is_some_and(|until| until <= now) {
+            let actions = self.roster.admit();
+            self.perform(actions);
         }
         for process in take_due(&mut self.killed, now) {
             self.not_killed(process);
@@ -319,7 +332,8 @@ impl Keeper {
     /// Moves all times by that of a stop of the whole job.
     pub(super) fn delay(&mut self, by: Duration) {
         self.starts.iter_mut().for_each(|(at, ..)| *at += by);
-        self.late.values_mut().chain(self.killed.values_mut()).for_each(|at| *at += by);
+        let kills = self.late.values_mut().chain(self.killed.values_mut());
+        kills.chain(&mut self.gathering).for_each(|at| *at += by);
     }
 
     /// Gives the orders that follow from an event.
@@ -335,7 +349,7 @@ impl Keeper {
             self.failure = None;
             self.order_all(&MemberOrder::Continued);
         }
-        self.watch_late();
+        self.set_times();
     }
 
     /// Reports a generation with newcomers, except the first.
@@ -354,8 +368,15 @@ impl Keeper {
         }
     }
 
+    /// Sets the times of later actions.
+    fn set_times(&mut self) {
+        let until = *self.gathering.get_or_insert_with(|| Instant::now() + GATHER);
+        self.gathering = self.roster.has_waiting_newcomers().then_some(until);
+        self.set_kills();
+    }
+
     /// Sets the time at which each late member is killed.
-    fn watch_late(&mut self) {
+    fn set_kills(&mut self) {
         self.killed.retain(|process, _| self.processes.contains_key(process));
         let late = self.roster.late();
         self.late.retain(|process, _| late.contains(process));

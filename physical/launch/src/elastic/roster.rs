@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The first generation waits for all processes. A later one waits for the survivors of the last one, and takes in the
-//! newcomers that are ready. Survivors keep their order; newcomers follow in the order of their starts.
+//! newcomers that are ready. Survivors keep their order; newcomers follow in the order of their starts. A newcomer that is ready
+//! ends a generation once no other one is still starting, or [`Roster::admit`] is called.
 
 use super::messages::ProcessId;
 use super::values::Values;
@@ -77,7 +78,9 @@ impl Roster {
     /// Records that a process will not start after all.
     pub(super) fn will_not_start(&mut self) -> Vec<Action> {
         self.starting = self.starting.saturating_sub(1);
-        self.form()
+        let mut actions = self.admit_if_all_ready();
+        actions.extend(self.form());
+        actions
     }
 
     /// Serves a request of a process.
@@ -105,7 +108,7 @@ impl Roster {
         let mut actions = match self.rank(process) {
             Some(rank) => self.change(Some(rank), "left early, for the next generation"),
             None if self.is_finishing && self.generation > 0 => return vec![Action::Dismiss(process)],
-            None => self.change(None, "a process waits to join"),
+            None => self.admit_if_all_ready(),
         };
         actions.extend(self.form());
         actions
@@ -116,15 +119,14 @@ impl Roster {
         let rank = self.rank(process);
         self.processes.remove(&process);
         self.values.forget(process);
-        let mut actions = Vec::new();
-        match failure {
+        let mut actions = match failure {
             Some(cause) if rank.is_some() => {
                 self.has_failed = true;
-                actions = self.change(rank, cause);
+                self.change(rank, cause)
             }
-            None if rank.is_some() || self.generation == 0 => actions = self.finish(),
-            _ => {}
-        }
+            None if rank.is_some() || self.generation == 0 => self.finish(),
+            _ => self.admit_if_all_ready(),
+        };
         actions.extend(self.form());
         actions
     }
@@ -135,8 +137,35 @@ impl Roster {
         self.has_failed = false;
         self.starting = 0;
         // A newcomer would begin the finished work again.
-        let is_new = |process: &&ProcessId| self.generation > 0 && self.rank(**process).is_none();
-        self.processes.keys().filter(is_new).map(|process| Action::Dismiss(*process)).collect()
+        let is_begun = self.generation > 0;
+        self.newcomers().filter(|_| is_begun).map(|(process, _)| Action::Dismiss(process)).collect()
+    }
+
+    /// Returns true if newcomers are ready, for which no generation has ended yet.
+    pub(super) fn has_waiting_newcomers(&self) -> bool {
+        !self.is_forming && self.newcomers().any(|(_, is_ready)| is_ready)
+    }
+
+    /// Ends the newest generation for the newcomers that are ready.
+    pub(super) fn admit(&mut self) -> Vec<Action> {
+        match self.has_waiting_newcomers() {
+            true => self.change(None, "a process waits to join"),
+            false => Vec::new(),
+        }
+    }
+
+    /// Ends the newest generation for newcomers, unless another one is still starting.
+    fn admit_if_all_ready(&mut self) -> Vec<Action> {
+        match self.starting == 0 && self.newcomers().all(|(_, is_ready)| is_ready) {
+            true => self.admit(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the processes outside the newest generation, and whether they are ready.
+    fn newcomers(&self) -> impl Iterator<Item = (ProcessId, bool)> {
+        let processes = self.processes.iter().map(|(process, is_ready)| (*process, *is_ready));
+        processes.filter(|(process, _)| self.rank(*process).is_none())
     }
 
     /// Returns the rank of a process in the newest generation.
@@ -181,9 +210,8 @@ impl Roster {
         {
             return Vec::new();
         }
-        let is_new = |process: &ProcessId| self.rank(*process).is_none();
-        let ready = self.processes.iter().filter(|(_, is_ready)| **is_ready).map(|(process, _)| *process);
-        let newcomers: Vec<ProcessId> = ready.filter(is_new).collect();
+        let newcomers: Vec<ProcessId> =
+            self.newcomers().filter(|(_, is_ready)| *is_ready).map(|(process, _)| process).collect();
         let members: Vec<ProcessId> = self.survivors().chain(newcomers.iter().copied()).collect();
         if members.len() < if self.is_finishing { 1 } else { self.least } {
             return Vec::new();

@@ -67,6 +67,33 @@ fn survivors_do_not_wait_for_a_newcomer_which_changes_the_generation_later() {
 }
 
 #[test]
+fn newcomers_that_start_together_join_together_or_once_they_are_admitted() {
+    let mut roster = running(2, 1);
+    for process in [2, 3] {
+        roster.will_start();
+        roster.started(process);
+    }
+    assert!(roster.request(2, MemberRequest::Ready).is_empty() && roster.has_waiting_newcomers());
+    assert_eq!(notified(&roster.request(3, MemberRequest::Ready)), [0, 1]);
+    roster.request(0, MemberRequest::Ready);
+    assert_eq!(begun(&roster.request(1, MemberRequest::Ready)), Some(vec![0, 1, 2, 3]));
+    for process in [4, 5, 6] {
+        roster.will_start();
+        roster.started(process);
+    }
+    roster.will_start();
+    assert!(roster.request(4, MemberRequest::Ready).is_empty());
+    assert!(roster.ended(5, Some("died")).is_empty());
+    assert_eq!(notified(&roster.admit()), [0, 1, 2, 3]);
+    assert!(roster.admit().is_empty());
+    (0..3).for_each(|process| drop(roster.request(process, MemberRequest::Ready)));
+    assert_eq!(begun(&roster.request(3, MemberRequest::Ready)), Some(vec![0, 1, 2, 3, 4]));
+    // The last of those that start is missing.
+    assert!(roster.request(6, MemberRequest::Ready).is_empty());
+    assert_eq!(notified(&roster.will_not_start()), [0, 1, 2, 3, 4]);
+}
+
+#[test]
 fn too_few_survivors_wait_for_newcomers_and_without_them_the_job_is_hopeless() {
     let mut roster = running(2, 2);
     roster.ended(1, Some("died"));
