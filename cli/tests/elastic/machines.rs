@@ -167,7 +167,7 @@ fn machines_that_come_and_go_at_random_moments_do_not_hang() {
         (number, pids) = job.next_of_any_size(number - 1);
         let node = 1 + random() as usize % 2;
         let victim = match job.others.get(&node) {
-            Some(launcher) if random() % 2 == 0 => launcher.process.id().cast_signed(),
+            Some(launcher) if random().is_multiple_of(2) => launcher.process.id().cast_signed(),
             _ => pids[random() as usize % pids.len()],
         };
         let killed = signal(victim, Signal::KILL);
