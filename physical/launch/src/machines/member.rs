@@ -187,7 +187,7 @@ impl Member {
 /// Creates the error for a line of the leader that refuses this launcher, or cannot be read.
 fn refusal(line: &str) -> Error {
     match line.strip_prefix("refused ") {
-        Some(why) => Error::setup(why.to_owned(), "correct the options of this launcher"),
+        Some(why) => Error::setup(why.to_owned(), "correct its options, or start it again"),
         None => {
             let what = format!("the launcher of node 0 sent `{}`", line.escape_debug());
             Error::setup(what, "use the same version of hexagram on every machine")
