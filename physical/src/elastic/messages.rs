@@ -169,7 +169,10 @@ impl MemberNotice {
     }
 
     /// Removes the first message from the bytes read so far, as [`MemberRequest::split`].
-    pub(crate) fn split(from: &mut Vec<u8>) -> io::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// As [`MemberRequest::split`].
+    pub fn split(from: &mut Vec<u8>) -> io::Result<Option<Self>> {
         let Some(mut message) = MessageReader::split(from, CAP)? else { return Ok(None) };
         Ok(Some(match message.number()? {
             WELCOME => MemberNotice::Welcome(Duration::from_millis(message.number()? as u64)),

@@ -1,3 +1,5 @@
+mod simulation;
+
 use super::*;
 use crate::Node;
 use hexagram_physical::launcher::MemberRequest;
@@ -42,9 +44,11 @@ fn starts(orders: &[MemberOrder]) -> Vec<(ProcessId, usize, u32)> {
 
 /// Returns the processes that are sent a generation.
 fn generations(here: &[MemberOrder], there: &[MemberOrder]) -> Vec<ProcessId> {
-    let kind = MemberNotice::Generation { number: 1, rank: 0, size: 1 }.write()[4..8].to_vec();
     let member = |order: &MemberOrder| match order {
-        MemberOrder::Send(process, notice) if notice[4..8] == kind[..] => Some(*process),
+        MemberOrder::Send(process, notice) => {
+            let notice = MemberNotice::split(&mut notice.clone()).unwrap();
+            matches!(notice, Some(MemberNotice::Generation { .. })).then_some(*process)
+        }
         _ => None,
     };
     here.iter().chain(there).filter_map(member).collect()
