@@ -17,7 +17,7 @@ use hexagram_physical::launcher::{MemberNotice, MemberRequest, from_hex, hex};
 use std::fmt;
 
 /// Number of a process, in the order of starts.
-pub(super) type ProcessId = u64;
+pub(crate) type ProcessId = u64;
 
 /// Event of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,8 +24,8 @@ use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent};
 use hexagram_physical::launcher::{MemberRequest, RESTART};
 use hexagram_physical::{Error, Result};
 use keeper::Keeper;
-pub(super) use messages::MemberOrder;
-use messages::{MemberReport, ProcessId};
+use messages::MemberReport;
+pub(super) use messages::{MemberOrder, ProcessId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -239,8 +239,7 @@ impl Members {
         }
     }
 
-    /// Notifies the processes and launchers that no further generation begins, if too few processes are left. Returns true then,
-    /// and the orders.
+    /// Notifies all processes that no further generation begins, if too few are left. Returns the orders that follow, then.
     pub(super) fn end_if_hopeless(&mut self) -> Option<Vec<MemberOrder>> {
         match &mut self.authority {
             Authority::Here { keeper, .. } if keeper.is_hopeless() => {

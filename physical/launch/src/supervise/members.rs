@@ -2,7 +2,7 @@
 
 use super::{JobPhase, Supervisor};
 use crate::console_line as say;
-use crate::elastic::{MemberEvent, MemberFailure, MemberOrder, Members, Prepared};
+use crate::elastic::{MemberEvent, MemberFailure, MemberOrder, Members, Prepared, ProcessId};
 use crate::outcome::how;
 use hexagram_physical::Result;
 use rustix::process::Signal;
@@ -67,7 +67,7 @@ impl Supervisor {
     }
 
     /// Starts a process. Returns the orders that follow. A newcomer that cannot be started is missing, which may end the job.
-    fn start_member(&mut self, process: u64, place: usize, newcomer: u32) -> Result<Vec<MemberOrder>> {
+    fn start_member(&mut self, process: ProcessId, place: usize, newcomer: u32) -> Result<Vec<MemberOrder>> {
         let Some(members) = &mut self.members else { return Ok(Vec::new()) };
         let started = members.prepare(process, place, newcomer).and_then(|prepared| {
             let Prepared { job, logs, membership } = prepared;
