@@ -99,7 +99,8 @@ impl Elastic {
     }
 
     fn read(&mut self, line: &str) {
-        let words: Vec<&str> = line.split(' ').collect();
+        let without_prefix = line.strip_prefix('[').and_then(|line| line.split_once("] "));
+        let words: Vec<&str> = without_prefix.map_or(line, |(_, line)| line).split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         match words[..] {
             ["@", "joined", ..] => {
@@ -133,7 +134,10 @@ impl Elastic {
 /// Adds ranks that run a shell script first, and are controlled by files of a folder.
 fn with_ranks(mut launcher: Command, script: &str, folder: &Path) -> Command {
     let script = format!("{script} exec \"$0\" --exact elastic::one_rank --ignored --nocapture");
-    launcher.args(["--no-prefix", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
+    if !launcher.get_args().any(|argument| argument == "--log-dir") {
+        launcher.arg("--no-prefix");
+    }
+    launcher.args(["--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
     launcher.env(FOLDER, folder);
     launcher
 }

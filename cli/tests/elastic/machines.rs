@@ -2,7 +2,7 @@
 
 use super::job::{Elastic, report, signal};
 use super::random;
-use crate::harness::{Ended, folder, run};
+use crate::harness::{Ended, Launcher, folder, run};
 use crate::nodes::Job;
 use hexagram::physical::testing::is_deep;
 use rustix::process::Signal;
@@ -10,16 +10,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A job whose launchers a test starts one by one.
-struct Machines {
+struct Machines<'a> {
     job: Job,
     /// Numbers of machines, as for `--nnodes`.
     nodes: &'static str,
-    options: Vec<&'static str>,
+    options: Vec<&'a str>,
     script: &'static str,
 }
 
-impl Machines {
-    fn new(test: u8, nodes: &'static str, options: &[&'static str]) -> Self {
+impl<'a> Machines<'a> {
+    fn new(test: u8, nodes: &'static str, options: &[&'a str]) -> Self {
         Machines { job: Job::new(test), nodes, options: options.to_vec(), script: "" }
     }
 
@@ -77,17 +77,50 @@ fn a_machine_dies_and_comes_back_and_any_rank_is_replaced_on_its_machine() {
 
 #[test]
 fn a_machine_arrives_during_the_work_and_one_leaves_by_a_signal() {
-    let machines = Machines::new(32, "1:3", &["--elastic", "2", "--rejoin-wait", "1"]);
+    let machines = Machines::new(32, "1:3", &["--elastic", "2", "--rejoin-wait", "1", "--max-restarts", "1"]);
     let (mut job, first, pids) = machines.start("elastic-machines", 2);
     machines.add(&mut job, 2);
     let (second, now) = job.next(first, 6);
     assert_eq!(now[..4], pids);
     let leaving = job.others.remove(&1).unwrap();
     leaving.signal(Signal::TERM);
-    let (_, left) = job.next(second, 4);
+    let (third, left) = job.next(second, 4);
     assert_eq!(left, [now[0], now[1], now[4], now[5]]);
     assert_eq!(leaving.finish().code, Some(143));
+    // No start in place of others was spent on the machine that left.
+    signal(left[0], Signal::KILL);
+    job.next(third, 4);
     assert_eq!(job.stop().code, Some(0));
+}
+
+#[test]
+fn a_machine_returns_to_its_folder_of_logs() {
+    let logs = folder("elastic-machine-logs");
+    let options = ["--elastic", "2", "--rejoin-wait", "1", "--log-dir", logs.to_str().unwrap()];
+    let machines = Machines::new(38, "1:2", &options);
+    let (mut job, first, _) = machines.start("elastic-logs", 2);
+    let gone = job.others.remove(&1).unwrap();
+    signal(gone.process.id().cast_signed(), Signal::KILL);
+    let (second, _) = job.next(first, 2);
+    drop(gone);
+    machines.add(&mut job, 1);
+    job.next(second, 4);
+    assert_eq!(job.stop().code, Some(0));
+    for file in ["rank-0.out", "rank-2.out", "newcomer-1/rank-2.out", "newcomer-2/rank-3.out"] {
+        assert!(logs.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_machine_that_cannot_start_its_program_is_named_where_too_few_are_left() {
+    let machines = Machines::new(39, "2", &["--elastic", "3", "--rejoin-wait", "1"]);
+    let leader = machines.job.node("0", &machines.options, &["sleep", "600"]);
+    let leader = Launcher::start(leader);
+    let other = run(machines.job.node("1", &machines.options, &["/nonexistent"]));
+    assert_ne!(other.code, Some(0));
+    let leader = leader.finish();
+    assert_eq!(leader.code, Some(1), "{:?}", leader.stderr);
+    assert!(leader.stderr.last().unwrap().contains("node 1 is gone"), "{:?}", leader.stderr);
 }
 
 #[test]
@@ -133,7 +166,8 @@ fn a_stopped_machine_is_left_behind_and_cannot_return() {
     stopped.signal(Signal::CONT);
     let stopped = stopped.finish();
     assert_ne!(stopped.code, Some(0));
-    let refused = stopped.stderr.iter().any(|line| line.contains("node 1 has not ended its ranks in time"));
+    let refused =
+        stopped.stderr.iter().any(|line| line.contains("node 1 has not started or ended its ranks in time"));
     assert!(refused, "{:?}", stopped.stderr);
     assert_eq!(job.stop().code, Some(0));
 }

@@ -7,7 +7,7 @@ use crate::Job;
 use crate::console_line as say;
 use crate::machines::{LineSender, MEMBER, MachineEvent};
 use hexagram_physical::launcher::MemberNotice;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -17,8 +17,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest time for which a newcomer waits for others that are starting, so that they join together.
 const GATHER: Duration = Duration::from_secs(1);
-/// Longest time until the launcher of another machine has killed a process.
-const KILL: Duration = Duration::from_secs(5);
+/// Longest time until the launcher of another machine reports that it kills a process.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Longest time until such a launcher reports that a process has started, or has died after a kill.
+const REPORT: Duration = Duration::from_secs(60);
 /// Doublings of the pause, one for each process in a row that ended before it was a member.
 const MOST_DOUBLINGS: u32 = 5;
 
@@ -28,6 +30,8 @@ pub(super) struct Keeper {
     roster: Roster,
     /// Machines that are here, by number, with the connections to other launchers; `None` for this one.
     machines: BTreeMap<usize, Option<LineSender>>,
+    /// Machines that arrived when newcomers would have begun the finished work again.
+    idle: BTreeSet<usize>,
     /// Processes that run or are being started.
     processes: BTreeMap<ProcessId, Process>,
     /// Number of processes started so far.
@@ -44,8 +48,8 @@ pub(super) struct Keeper {
     gathering: Option<Instant>,
     /// Members of the newest generation that have not continued yet, and the time at which each is killed.
     late: BTreeMap<ProcessId, Instant>,
-    /// Processes that are being killed, and the time at which the machine of each counts as gone.
-    killed: BTreeMap<ProcessId, Instant>,
+    /// Processes that are being started or killed, and the time at which the machine of each counts as gone.
+    awaited: BTreeMap<ProcessId, Instant>,
     /// First failure of a process without which the others have not continued yet, and its machine.
     failure: Option<(usize, String)>,
     /// Orders for the launcher of this machine.
@@ -66,6 +70,7 @@ impl Keeper {
             job: job.clone(),
             roster: Roster::new(least),
             machines: BTreeMap::new(),
+            idle: BTreeSet::new(),
             processes: BTreeMap::new(),
             started: 0,
             newcomers: 0,
@@ -74,7 +79,7 @@ impl Keeper {
             starts: Vec::new(),
             gathering: None,
             late: BTreeMap::new(),
-            killed: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             failure: None,
             orders: Vec::new(),
         }
@@ -102,7 +107,7 @@ impl Keeper {
     /// Ends the part of another machine in the job.
     fn refuse(&mut self, node: usize, why: &str) {
         if let Some(Some(launcher)) = self.machines.get(&node) {
-            launcher.send(&format!("refused node {node} {why}"));
+            launcher.refuse(&format!("node {node} {why}"));
             self.gone(node);
         }
     }
@@ -110,9 +115,14 @@ impl Keeper {
     /// Starts the processes of a machine that is here from now on, unless the work is done.
     pub(super) fn arrived(&mut self, node: usize, launcher: Option<LineSender>) {
         self.machines.insert(node, launcher);
-        if self.roster.is_finishing() {
-            return;
+        match self.roster.is_finishing() {
+            true => drop(self.idle.insert(node)),
+            false => self.start_all(node),
         }
+    }
+
+    /// Starts the processes of a machine.
+    fn start_all(&mut self, node: usize) {
         let is_first = self.roster.generation() == 0;
         for place in node * self.job.ranks..(node + 1) * self.job.ranks {
             self.newcomers += u32::from(!is_first);
@@ -126,20 +136,26 @@ impl Keeper {
         if self.machines.remove(&node).is_none() {
             return;
         }
+        self.idle.remove(&node);
         let is_there = |place: usize| place / self.job.ranks == node;
-        let lost: Vec<ProcessId> =
-            self.processes.iter().filter(|(_, process)| is_there(process.place)).map(|(id, _)| *id).collect();
+        let mut starting = self.starts.extract_if(.., |(_, place, _)| is_there(*place)).count();
+        let mut lost = Vec::new();
+        self.processes.retain(|id, process| {
+            match process.pid {
+                _ if !is_there(process.place) => return true,
+                Some(_) => lost.push(*id),
+                None => starting += 1,
+            }
+            false
+        });
+        if lost.len() + starting > 0 {
+            self.failure.get_or_insert_with(|| (node, format!("node {node} is gone")));
+        }
         if !self.roster.is_finishing() {
-            let left = self.processes.len() - lost.len();
-            say(&format!("node {node} is gone; {}", continuing(left)));
+            say(&format!("node {node} is gone; {}", continuing(self.processes.len())));
         }
-        let planned = self.starts.extract_if(.., |(_, place, _)| is_there(*place)).count();
-        for _ in 0..planned {
-            self.not_started();
-        }
-        for process in lost {
-            self.ended(process, Some("ended with its machine"));
-        }
+        let actions = self.roster.lost(&lost, starting);
+        self.perform(actions);
     }
 
     /// Starts a process.
@@ -147,6 +163,7 @@ impl Keeper {
         let process = self.started;
         self.started += 1;
         self.processes.insert(process, Process { place, pid: None });
+        self.awaited.insert(process, Instant::now() + REPORT);
         self.order(process, MemberOrder::Start { process, place, newcomer });
         self.order(process, MemberOrder::send(process, &MemberNotice::Welcome(self.job.rejoin_wait)));
     }
@@ -172,22 +189,22 @@ impl Keeper {
         let (MemberReport::Started(process, _)
         | MemberReport::Missing(process)
         | MemberReport::Request(process, _)
+        | MemberReport::Killing(process)
         | MemberReport::Ended(process, _)) = report;
-        match self.processes.get_mut(&process) {
-            // A process that has been replaced, or counts as dead.
+        let is_start = matches!(report, MemberReport::Started(..) | MemberReport::Missing(_));
+        match self.processes.get(&process) {
+            // It counts as dead.
             None => return process < self.started,
-            Some(known) if known.place / self.job.ranks != node => return false,
-            Some(known) => {
-                if let MemberReport::Started(_, pid) = report {
-                    known.pid = Some(pid);
-                }
+            Some(known) if known.place / self.job.ranks != node || known.pid.is_none() != is_start => {
+                return false;
             }
+            Some(_) => {}
         }
         match report {
-            MemberReport::Started(process, _) => self.roster.started(process),
-            MemberReport::Missing(process) => {
-                self.processes.remove(&process);
-                self.not_started();
+            MemberReport::Started(process, pid) => self.has_started(process, pid),
+            MemberReport::Missing(process) => self.is_missing(process),
+            MemberReport::Killing(process) => {
+                self.awaited.insert(process, Instant::now() + REPORT);
             }
             MemberReport::Request(process, request) => {
                 let actions = self.roster.request(process, request);
@@ -198,20 +215,30 @@ impl Keeper {
         true
     }
 
+    fn has_started(&mut self, process: ProcessId, pid: i32) {
+        if let Some(started) = self.processes.get_mut(&process) {
+            started.pid = Some(pid);
+        }
+        self.awaited.remove(&process);
+        let actions = self.roster.started(process);
+        self.perform(actions);
+    }
+
     /// Records that a process cannot be started.
-    fn not_started(&mut self) {
+    fn is_missing(&mut self, process: ProcessId) {
+        let Some(Process { place, .. }) = self.processes.remove(&process) else { return };
+        let who = format!("rank {place}{} cannot be started", self.on_node(place));
+        self.failure.get_or_insert_with(|| (place / self.job.ranks, who));
         let actions = self.roster.will_not_start();
         self.perform(actions);
     }
 
     /// Records the end of a process, and plans the start of one in its place.
     fn ended(&mut self, process: ProcessId, failure: Option<&str>) {
-        let Some(Process { place, pid }) = self.processes.remove(&process) else { return };
-        let Some(pid) = pid else { return self.not_started() };
+        let Some(Process { place, pid: Some(pid) }) = self.processes.remove(&process) else { return };
         let was_member = self.roster.rank(process).is_some();
         self.failed_starts = if was_member { 0 } else { self.failed_starts + 1 };
-        let is_here = self.machines.contains_key(&(place / self.job.ranks));
-        let may_start = failure.is_some() && is_here && !self.roster.is_finishing();
+        let may_start = failure.is_some() && !self.roster.is_finishing();
         let starts = may_start && self.restarts < self.job.max_restarts;
         if starts {
             self.restarts += 1;
@@ -224,12 +251,13 @@ impl Keeper {
         if let Some(how) = failure {
             self.failure.get_or_insert_with(|| (place / self.job.ranks, format!("{who} {how}")));
         }
-        let actions = self.roster.ended(process, failure);
+        let mut actions = self.roster.ended(process, failure);
         if self.roster.is_finishing() {
-            self.starts.clear();
+            let planned = std::mem::take(&mut self.starts);
+            actions.extend(planned.into_iter().flat_map(|_| self.roster.will_not_start()));
         }
         let is_dismissed = self.roster.is_finishing() && !was_member;
-        let is_news = !is_dismissed && is_here && !self.is_hopeless() && self.roster.remaining() > 0;
+        let is_news = !is_dismissed && !self.is_hopeless() && self.roster.remaining() > 0;
         if let Some(how) = failure.filter(|_| is_news) {
             self.announce_end(&format!("{who} {how}"), starts);
         }
@@ -258,7 +286,7 @@ impl Keeper {
         starts
             .chain(self.gathering)
             .chain(self.late.values().copied())
-            .chain(self.killed.values().copied())
+            .chain(self.awaited.values().copied())
             .min()
     }
 
@@ -273,8 +301,8 @@ impl Keeper {
             let actions = self.roster.admit();
             self.perform(actions);
         }
-        for process in take_due(&mut self.killed, now) {
-            self.not_killed(process);
+        for process in take_due(&mut self.awaited, now) {
+            self.lose_patience(process);
         }
         for process in take_due(&mut self.late, now) {
             self.kill(process);
@@ -289,14 +317,14 @@ impl Keeper {
             false => format!("has not continued within {:?} after a change", self.job.rejoin_wait),
         };
         say(&format!("rank {place} (pid {pid}{}) {why}, and is killed", self.on_node(*place)));
-        self.killed.insert(process, Instant::now() + KILL);
+        self.awaited.insert(process, Instant::now() + ANSWER);
         self.order(process, MemberOrder::Kill(process));
     }
 
-    /// Counts the machine of a process as gone, whose launcher has not killed it in time.
-    fn not_killed(&mut self, process: ProcessId) {
+    /// Counts the machine of a process as gone, whose launcher has not started or killed it in time.
+    fn lose_patience(&mut self, process: ProcessId) {
         if let Some(process) = self.processes.get(&process) {
-            self.refuse(process.place / self.job.ranks, "has not ended its ranks in time");
+            self.refuse(process.place / self.job.ranks, "has not started or ended its ranks in time");
         }
     }
 
@@ -313,6 +341,7 @@ impl Keeper {
     /// Notifies all processes that no further generation begins.
     pub(super) fn end(&mut self, why: &str) {
         self.starts.clear();
+        self.failure.get_or_insert_with(|| (0, why.to_owned()));
         let actions = self.roster.end(why);
         self.perform(actions);
     }
@@ -332,8 +361,8 @@ impl Keeper {
     /// Moves all times by that of a stop of the whole job.
     pub(super) fn delay(&mut self, by: Duration) {
         self.starts.iter_mut().for_each(|(at, ..)| *at += by);
-        let kills = self.late.values_mut().chain(self.killed.values_mut());
-        kills.chain(&mut self.gathering).for_each(|at| *at += by);
+        let times = self.late.values_mut().chain(self.awaited.values_mut());
+        times.chain(&mut self.gathering).for_each(|at| *at += by);
     }
 
     /// Gives the orders that follow from an event.
@@ -352,8 +381,10 @@ impl Keeper {
         self.set_times();
     }
 
-    /// Reports a generation with newcomers, except the first.
+    /// Starts the processes of idle machines. Reports a generation with newcomers, except the first.
     fn begun(&mut self, generation: u64, size: usize, newcomers: &[ProcessId]) {
+        let idle = std::mem::take(&mut self.idle);
+        idle.into_iter().for_each(|node| self.start_all(node));
         if newcomers.is_empty() {
             return;
         }
@@ -377,13 +408,13 @@ impl Keeper {
 
     /// Sets the time at which each late member is killed.
     fn set_kills(&mut self) {
-        self.killed.retain(|process, _| self.processes.contains_key(process));
+        self.awaited.retain(|process, _| self.processes.contains_key(process));
         let late = self.roster.late();
         self.late.retain(|process, _| late.contains(process));
         let now = Instant::now();
         // A wait beyond the range of the clock has no end.
         let patient = now.checked_add(self.job.rejoin_wait);
-        for process in late.into_iter().filter(|process| !self.killed.contains_key(process)) {
+        for process in late.into_iter().filter(|process| !self.awaited.contains_key(process)) {
             let soon = self.roster.is_accused(process).then_some(now + LAST_WORDS);
             let until = self.late.get(&process).copied().or(patient).into_iter().chain(soon).min();
             self.late.extend(until.map(|until| (process, until)));

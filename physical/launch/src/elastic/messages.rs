@@ -5,6 +5,7 @@
 //! launcher → keeper   started PROCESS PID          the process runs
 //!                     missing PROCESS              it cannot be started
 //!                     request PROCESS HEX          message of the process
+//!                     killing PROCESS              the order to kill it has arrived
 //!                     ended PROCESS [HOW]          how it failed, unless it succeeded
 //! keeper → launcher   start PROCESS PLACE NTH      start it at this place of the job, as newcomer NTH; 0 for none
 //!                     send PROCESS HEX             message to the process
@@ -28,6 +29,8 @@ pub(super) enum MemberReport {
     Missing(ProcessId),
     /// It has sent a request.
     Request(ProcessId, MemberRequest),
+    /// The system kills it, which may take a while.
+    Killing(ProcessId),
     /// It has ended, with a description if it failed.
     Ended(ProcessId, Option<String>),
 }
@@ -102,6 +105,7 @@ impl MemberReport {
         Some(match kind {
             "started" => MemberReport::Started(process, rest?.parse().ok()?),
             "missing" => MemberReport::Missing(process),
+            "killing" => MemberReport::Killing(process),
             "request" => {
                 MemberReport::Request(process, MemberRequest::split(&mut from_hex(rest?).ok()?).ok()??)
             }
@@ -116,6 +120,7 @@ impl fmt::Display for MemberReport {
         match self {
             MemberReport::Started(process, pid) => write!(f, "started {process} {pid}"),
             MemberReport::Missing(process) => write!(f, "missing {process}"),
+            MemberReport::Killing(process) => write!(f, "killing {process}"),
             MemberReport::Request(process, request) => {
                 write!(f, "request {process} {}", hex(&request.write()))
             }
@@ -135,6 +140,7 @@ mod tests {
         let reports = [
             MemberReport::Started(3, 4711),
             MemberReport::Missing(4),
+            MemberReport::Killing(4),
             MemberReport::Request(5, request),
             MemberReport::Ended(6, None),
             MemberReport::Ended(6, Some("exited with code 3".into())),

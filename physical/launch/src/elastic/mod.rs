@@ -18,9 +18,10 @@ mod values;
 mod wire;
 
 use crate::Job;
+use crate::console_line as say;
 use crate::deadline::reached;
 use crate::logs::RankLog;
-use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent};
+use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent, interrupted};
 use hexagram_physical::launcher::{MemberRequest, RESTART};
 use hexagram_physical::{Error, Result};
 use keeper::Keeper;
@@ -38,8 +39,10 @@ const KEEPER_NODE: usize = 0;
 /// Processes of this machine in an elastic job.
 pub(super) struct Members {
     job: Job,
-    /// Logs of the first process of each place.
-    logs: BTreeMap<usize, (RankLog, RankLog)>,
+    /// Logs of the first processes, from the start of one of them.
+    logs: Option<BTreeMap<usize, (RankLog, RankLog)>>,
+    /// True once a process has started.
+    has_started: bool,
     /// Running processes, by their place in the job.
     places: BTreeMap<usize, (ProcessId, MemberConnection)>,
     /// Sender and receiver of the requests of all processes.
@@ -59,10 +62,12 @@ enum Authority {
 /// Failure that decides the outcome of a job.
 pub(super) enum MemberFailure {
     None,
-    /// A process of this machine failed, if any.
-    Here,
-    /// A process of another machine failed, with this description.
+    /// That of a process of this machine or, without any, for this reason.
+    Here(String),
+    /// That of a process of another machine, with this description.
     Elsewhere(String),
+    /// Only the launcher of node 0 knows.
+    Unknown,
 }
 
 /// A process that is to be started.
@@ -101,18 +106,12 @@ impl Members {
             }
             ElasticLink::Member { keeper, orders } => Authority::Elsewhere { keeper, orders, is_over: false },
         };
-        let (job, logs, places) = (job.clone(), BTreeMap::new(), BTreeMap::new());
-        Some(Members { job, logs, places, sender, requests, authority })
+        let (job, places) = (job.clone(), BTreeMap::new());
+        Some(Members { job, logs: None, has_started: false, places, sender, requests, authority })
     }
 
-    /// Takes the logs of the first processes. Returns the first orders.
-    pub(super) fn begin(&mut self, logs: Vec<(RankLog, RankLog)>) -> Vec<MemberOrder> {
-        self.logs = self.job.numbers().zip(logs).collect();
-        self.keeper_orders()
-    }
-
-    /// Returns the orders of the keeper for this launcher, if it is here.
-    fn keeper_orders(&mut self) -> Vec<MemberOrder> {
+    /// Returns the orders of the keeper for this launcher since the last call, if it is here.
+    pub(super) fn keeper_orders(&mut self) -> Vec<MemberOrder> {
         match &mut self.authority {
             Authority::Here { keeper, .. } => keeper.take_orders(),
             Authority::Elsewhere { .. } => Vec::new(),
@@ -131,26 +130,63 @@ impl Members {
         if newcomer > 0 {
             job.environment.push((RESTART.into(), newcomer.to_string().into()));
         }
-        let logs = match (self.logs.remove(&place), &job.logs) {
-            (None, Some(folder)) => {
-                let folder = folder.join(format!("newcomer-{newcomer}"));
-                RankLog::create_all(&folder, place..place + 1)?.pop()
-            }
-            (first, _) => first,
-        };
+        let logs = self.open_logs(place, newcomer)?;
         self.places.insert(place, (process, connection));
         Ok(Prepared { job, logs, membership })
     }
 
+    /// Opens the logs of a process, if the job has any.
+    fn open_logs(&mut self, place: usize, newcomer: u32) -> Result<Option<(RankLog, RankLog)>> {
+        let Some(folder) = &self.job.logs else { return Ok(None) };
+        if newcomer > 0 {
+            let folder = folder.join(format!("newcomer-{newcomer}"));
+            return Ok(RankLog::create_all(&folder, place..place + 1)?.pop());
+        }
+        let logs = match self.logs.take() {
+            Some(logs) => logs,
+            // Those of all first processes, or none.
+            None => self.job.numbers().zip(RankLog::create_all(folder, self.job.numbers())?).collect(),
+        };
+        Ok(self.logs.insert(logs).remove(&place))
+    }
+
     /// Reports that a process runs. Returns the orders that follow.
     pub(super) fn has_started(&mut self, process: ProcessId, pid: i32) -> Vec<MemberOrder> {
+        self.has_started = true;
         self.report(MemberReport::Started(process, pid))
     }
 
     /// Reports that the process at `place` cannot be started. Returns the orders that follow.
-    pub(super) fn has_not_started(&mut self, process: ProcessId, place: usize) -> Vec<MemberOrder> {
+    ///
+    /// # Errors
+    /// `error`, if this launcher has not started any process: its job is wrong.
+    pub(super) fn has_not_started(
+        &mut self,
+        process: ProcessId,
+        place: usize,
+        error: Error,
+    ) -> Result<Vec<MemberOrder>> {
         self.places.remove(&place);
-        self.report(MemberReport::Missing(process))
+        if !self.has_started {
+            if let (Some(_), Some(folder)) = (&self.logs, &self.job.logs) {
+                RankLog::remove_all(folder, self.job.numbers());
+            }
+            return Err(error);
+        }
+        say(&error.to_string());
+        Ok(self.report(MemberReport::Missing(process)))
+    }
+
+    /// Reports that the order to kill a process has arrived. Returns the orders that follow.
+    pub(super) fn kills(&mut self, process: ProcessId) -> Vec<MemberOrder> {
+        self.report(MemberReport::Killing(process))
+    }
+
+    /// Takes this machine out of the job, because its launcher got a signal.
+    pub(super) fn leave(&mut self) {
+        if let Authority::Elsewhere { keeper, .. } = &self.authority {
+            keeper.send(&interrupted());
+        }
     }
 
     /// Reports the end of the process at `place`, with its description if it failed. Returns the orders that follow.
@@ -252,20 +288,25 @@ impl Members {
 
     /// Notifies the launchers of other machines that the processes of all machines have ended, unless the job has failed.
     pub(super) fn finish(&mut self) {
-        if let Authority::Here { keeper, .. } = &mut self.authority {
+        if let Authority::Here { keeper, machines } = &mut self.authority {
+            // A machine that arrives in this moment ends, too.
+            machines.close();
+            while let Ok(event) = machines.try_recv() {
+                keeper.machine(event);
+            }
             keeper.finish();
         }
     }
 
-    /// Returns the place of the first failure after which the others have not continued.
+    /// Returns the first failure after which the others have not continued.
     pub(super) fn failure(&self) -> MemberFailure {
         match &self.authority {
             Authority::Here { keeper, .. } => match keeper.failure() {
                 None => MemberFailure::None,
-                Some((KEEPER_NODE, _)) => MemberFailure::Here,
+                Some((KEEPER_NODE, why)) => MemberFailure::Here(why),
                 Some((_, why)) => MemberFailure::Elsewhere(why),
             },
-            Authority::Elsewhere { .. } => MemberFailure::Here,
+            Authority::Elsewhere { .. } => MemberFailure::Unknown,
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Roster {
     generation: u64,
     /// Processes of that generation by rank, also those that have ended.
     members: Vec<ProcessId>,
+    /// Processes that are killed because a newcomer would have begun the finished work again.
+    dismissed: BTreeSet<ProcessId>,
     /// True while the next generation forms.
     is_forming: bool,
     /// True once a process has ended with success in this generation.
@@ -56,6 +58,7 @@ impl Roster {
             processes: BTreeMap::new(),
             generation: 0,
             members: Vec::new(),
+            dismissed: BTreeSet::new(),
             is_forming: true,
             is_finishing: false,
             has_failed: false,
@@ -70,9 +73,10 @@ impl Roster {
     }
 
     /// Records that a process has started.
-    pub(super) fn started(&mut self, process: ProcessId) {
+    pub(super) fn started(&mut self, process: ProcessId) -> Vec<Action> {
         self.starting = self.starting.saturating_sub(1);
         self.processes.insert(process, false);
+        self.dismiss()
     }
 
     /// Records that a process will not start after all.
@@ -107,7 +111,6 @@ impl Roster {
         self.processes.insert(process, true);
         let mut actions = match self.rank(process) {
             Some(rank) => self.change(Some(rank), "left early, for the next generation"),
-            None if self.is_finishing && self.generation > 0 => return vec![Action::Dismiss(process)],
             None => self.admit_if_all_ready(),
         };
         actions.extend(self.form());
@@ -116,29 +119,53 @@ impl Roster {
 
     /// Records the end of a process, with its cause as a verb phrase if it failed.
     pub(super) fn ended(&mut self, process: ProcessId, failure: Option<&str>) -> Vec<Action> {
+        let mut actions = self.remove(process, failure);
+        actions.extend(self.form());
+        actions
+    }
+
+    /// Records that processes are gone with their machine, and that others of it will not start.
+    pub(super) fn lost(&mut self, processes: &[ProcessId], starting: usize) -> Vec<Action> {
+        self.starting = self.starting.saturating_sub(starting);
+        let all = processes.iter();
+        let mut actions: Vec<Action> =
+            all.flat_map(|process| self.remove(*process, Some("was lost with its machine"))).collect();
+        actions.extend(self.admit_if_all_ready());
+        actions.extend(self.form());
+        actions
+    }
+
+    /// Removes a process that has ended, without the start of the next generation.
+    fn remove(&mut self, process: ProcessId, failure: Option<&str>) -> Vec<Action> {
         let rank = self.rank(process);
         self.processes.remove(&process);
+        self.dismissed.remove(&process);
         self.values.forget(process);
-        let mut actions = match failure {
+        match failure {
             Some(cause) if rank.is_some() => {
                 self.has_failed = true;
                 self.change(rank, cause)
             }
             None if rank.is_some() || self.generation == 0 => self.finish(),
             _ => self.admit_if_all_ready(),
-        };
-        actions.extend(self.form());
-        actions
+        }
     }
 
     /// Records that a process has ended with success. The work is done, also that of processes that failed before.
     fn finish(&mut self) -> Vec<Action> {
         self.is_finishing = true;
         self.has_failed = false;
-        self.starting = 0;
-        // A newcomer would begin the finished work again.
-        let is_begun = self.generation > 0;
-        self.newcomers().filter(|_| is_begun).map(|(process, _)| Action::Dismiss(process)).collect()
+        self.dismiss()
+    }
+
+    /// Dismisses all newcomers if a rank has ended with success: they would begin the finished work again.
+    fn dismiss(&mut self) -> Vec<Action> {
+        if !self.is_finishing || self.generation == 0 {
+            return Vec::new();
+        }
+        let newcomers: Vec<ProcessId> = self.newcomers().map(|(process, _)| process).collect();
+        self.dismissed.extend(&newcomers);
+        newcomers.into_iter().map(Action::Dismiss).collect()
     }
 
     /// Returns true if newcomers are ready, for which no generation has ended yet.
@@ -162,10 +189,10 @@ impl Roster {
         }
     }
 
-    /// Returns the processes outside the newest generation, and whether they are ready.
+    /// Returns the processes that may join the next generation, and whether they are ready.
     fn newcomers(&self) -> impl Iterator<Item = (ProcessId, bool)> {
         let processes = self.processes.iter().map(|(process, is_ready)| (*process, *is_ready));
-        processes.filter(|(process, _)| self.rank(*process).is_none())
+        processes.filter(|(process, _)| !self.dismissed.contains(process) && self.rank(*process).is_none())
     }
 
     /// Returns the rank of a process in the newest generation.

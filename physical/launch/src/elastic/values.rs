@@ -1,11 +1,11 @@
 //! Key-value store of one generation, through which its ranks meet.
 
 use super::messages::ProcessId;
-use hexagram_physical::launcher::{MemberNotice, MemberRequest};
+use hexagram_physical::launcher::{MAX_SIZE, MemberNotice, MemberRequest};
 use std::collections::HashMap;
 
 /// Most keys of one generation: two for each rank, and the announcement.
-const MOST_KEYS: usize = 1 << 12;
+const MOST_KEYS: usize = 2 * MAX_SIZE + 1;
 
 /// Values by key, and the processes that wait for one.
 #[derive(Default)]

@@ -112,8 +112,10 @@ impl Leader {
             let listener = listener.map_err(|cause| job.out_of_files("watch --addr".to_owned(), cause))?;
             tokio::spawn(accept(listener, secret.clone(), sender.clone(), Arc::clone(&strangers)));
         }
+        // Enough for an elastic job.
+        let least = node.least.max(job.elastic.unwrap_or(1).div_ceil(job.ranks));
         Ok(Leader {
-            node: node.clone(),
+            node: Node { least, ..node.clone() },
             ranks: job.ranks,
             grow: job.grow,
             growing: None,
@@ -249,6 +251,7 @@ impl Leader {
         checkpointed: Checkpointed,
     ) -> Decision {
         self.ends.insert(0, own);
+        self.others.retain(|_, other| !other.writer.is_refused());
         self.until_all_ended().await;
         let has_ended_early = self.ends.contains(&MachineEnd::Elsewhere);
         let growing = self.growing.take().filter(|_| has_ended_early && !self.is_interrupted());
@@ -323,11 +326,10 @@ impl Leader {
                 }
             }
             LauncherEvent::Message { connection, line } => self.member_message(connection, line),
-            LauncherEvent::Ended { connection, end: MachineEnd::Interrupted } if self.is_elastic => {
-                self.left(connection);
-            }
+            LauncherEvent::Ended { connection, .. } if self.keeper_is_open() => self.left(connection),
             LauncherEvent::Ended { connection, end } => {
-                let other = self.others.values_mut().find(|other| other.connection == connection);
+                let node = self.node_of(connection);
+                let other = node.and_then(|node| self.others.get_mut(&node));
                 let was_running = other.is_some_and(|other| std::mem::take(&mut other.is_running));
                 // A launcher may be interrupted between two starts.
                 if was_running || end == MachineEnd::Interrupted {
@@ -335,11 +337,8 @@ impl Leader {
                 }
             }
             LauncherEvent::Gone { connection } => {
-                let gone = self.others.iter().find(|(_, other)| other.connection == connection);
-                let Some((node, was_running)) = gone.map(|(node, other)| (*node, other.is_running)) else {
-                    return;
-                };
-                self.others.remove(&node);
+                let Some(node) = self.node_of(connection) else { return };
+                let was_running = self.others.remove(&node).is_some_and(|other| other.is_running);
                 if self.is_elastic {
                     self.tell_keeper(MachineEvent::Gone(node));
                 } else if was_running {
@@ -347,6 +346,12 @@ impl Leader {
                 }
             }
         }
+    }
+
+    /// Returns the node whose launcher has this connection.
+    fn node_of(&self, connection: u64) -> Option<usize> {
+        let mut others = self.others.iter();
+        others.find(|(_, other)| other.connection == connection).map(|(node, _)| *node)
     }
 
     /// Accepts a launcher, or refuses it. Returns true if it is accepted.
@@ -357,7 +362,7 @@ impl Leader {
             return false;
         }
         match self.others.entry(node) {
-            // If its machine has restarted, the old connection ends within half a minute.
+            // If its machine has restarted, the old connection ends within a minute.
             Entry::Occupied(_) => {
                 other.writer.send(&format!("busy another launcher is node {node} already"));
                 false

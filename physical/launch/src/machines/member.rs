@@ -1,6 +1,6 @@
 //! A launcher that follows the one of node 0.
 
-use super::messages::{Decision, ElasticLink, MEMBER, MachineEnd, PATIENCE, Start};
+use super::messages::{Decision, ElasticLink, MEMBER, MachineEnd, PATIENCE, Start, interrupted};
 use super::wire::{LineReader, LineWriter, call};
 use crate::console_line as say;
 use crate::{Job, Node};
@@ -154,7 +154,7 @@ impl Member {
 
     /// Ends the job on all machines.
     pub(super) async fn interrupt(self) {
-        self.writer.send(&format!("ended {}", MachineEnd::Interrupted));
+        self.writer.send(&interrupted());
         self.writer.finish().await;
     }
 

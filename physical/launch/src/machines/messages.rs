@@ -36,6 +36,11 @@ pub(super) enum MachineEnd {
 /// Beginning of the lines about single processes of an elastic job.
 pub(crate) const MEMBER: &str = "member ";
 
+/// Returns the line of a launcher that got a signal.
+pub(crate) fn interrupted() -> String {
+    format!("ended {}", MachineEnd::Interrupted)
+}
+
 /// Connection of a launcher to the keeper of the membership of an elastic job, which is on node 0.
 pub(crate) enum ElasticLink {
     /// The keeper is here, and gets these events of the other machines.

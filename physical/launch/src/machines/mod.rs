@@ -14,9 +14,9 @@
 //! ```
 //!
 //! The launcher of node 0 leads. It listens at the address of the job, as long as it runs, and a launcher that comes later
-//! waits there for the next start. Both sides prove the secret of the job first. Each start has a rendezvous and a secret of
+//! waits there for the next start, or starts its ranks now if the job is elastic. Both sides prove the secret of the job first. Each start has a rendezvous and a secret of
 //! its own, which every launcher derives from the secret of the job and `KEY`, so that a process left from the last start
-//! cannot join the ranks. A job that cannot restart does not need this: its launchers do not communicate.
+//! cannot join the ranks. Other jobs do not need this: their launchers do not communicate.
 
 pub(super) mod budget;
 mod leader;
@@ -31,7 +31,7 @@ use hexagram_physical::Result;
 use leader::Leader;
 use member::Member;
 use messages::MachineEnd;
-pub(super) use messages::{Decision, ElasticLink, MEMBER, MachineEvent, Start};
+pub(super) use messages::{Decision, ElasticLink, MEMBER, MachineEvent, Start, interrupted};
 use tokio::sync::mpsc::unbounded_channel;
 pub(super) use wire::LineSender;
 
@@ -46,7 +46,7 @@ pub(super) enum Machines {
 }
 
 impl Machines {
-    /// Meets the other launchers, if the job has several machines and may restart.
+    /// Meets the other launchers, if the job has several machines and may restart or is elastic.
     ///
     /// # Errors
     /// [`Error::Setup`](hexagram_physical::Error::Setup) and [`Error::System`](hexagram_physical::Error::System) if the

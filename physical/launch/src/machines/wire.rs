@@ -4,6 +4,8 @@ use hexagram_physical::launcher::{accept_proof, prove};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Blocking};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -46,7 +48,10 @@ pub(super) struct LineWriter {
 
 /// Sender of lines in that direction.
 #[derive(Clone)]
-pub(crate) struct LineSender(UnboundedSender<String>);
+pub(crate) struct LineSender {
+    lines: UnboundedSender<String>,
+    is_refused: Arc<AtomicBool>,
+}
 
 /// Connects to a leader, and proves the secret. Sends `join` with the proof.
 ///
@@ -181,12 +186,17 @@ impl LineWriter {
                 }
             }
         });
-        LineWriter { sender: LineSender(lines), task }
+        LineWriter { sender: LineSender { lines, is_refused: Arc::default() }, task }
     }
 
     /// Sends a line, as [`LineSender::send`].
     pub(super) fn send(&self, line: &str) {
         self.sender.send(line);
+    }
+
+    /// Returns true if a sender has refused the other launcher.
+    pub(super) fn is_refused(&self) -> bool {
+        self.sender.is_refused.load(Ordering::Relaxed)
     }
 
     /// Returns a sender of lines.
@@ -206,7 +216,7 @@ impl LineSender {
     #[cfg(test)]
     pub(crate) fn channel() -> (Self, tokio::sync::mpsc::UnboundedReceiver<String>) {
         let (sender, lines) = unbounded_channel();
-        (LineSender(sender), lines)
+        (LineSender { lines: sender, is_refused: Arc::default() }, lines)
     }
 
     /// Sends a line, cut to the longest. If the other side is gone, the reading half of the connection reports it.
@@ -215,7 +225,13 @@ impl LineSender {
         while text.len() >= LONGEST {
             text.pop();
         }
-        let _ = self.0.send(text);
+        let _ = self.lines.send(text);
+    }
+
+    /// Sends the reason why the other launcher does not take part any more.
+    pub(crate) fn refuse(&self, why: &str) {
+        self.is_refused.store(true, Ordering::Relaxed);
+        self.send(&format!("refused {why}"));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Elastic jobs: the end of one process does not end the others.
 
 use super::{JobPhase, Supervisor};
-use crate::console_line as say;
 use crate::elastic::{MemberEvent, MemberFailure, MemberOrder, Members, Prepared, ProcessId};
 use crate::outcome::how;
 use hexagram_physical::Result;
@@ -35,7 +34,7 @@ impl Supervisor {
     /// too few processes are left.
     ///
     /// # Errors
-    /// The first process of a place cannot be started.
+    /// As [`Supervisor::start_member`].
     pub(super) fn perform(&mut self, orders: Vec<MemberOrder>) -> Result<()> {
         let mut orders = VecDeque::from(orders);
         while let Some(order) = orders.pop_front() {
@@ -48,6 +47,7 @@ impl Supervisor {
                 MemberOrder::Kill(process) => {
                     let running = members.place(process).and_then(|place| self.running.get(&place));
                     running.into_iter().for_each(|running| running.rank.signal(Signal::KILL));
+                    orders.extend(members.kills(process));
                 }
                 MemberOrder::Continued => self.failures.clear(),
                 MemberOrder::Over => {
@@ -66,7 +66,10 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts a process. Returns the orders that follow. A newcomer that cannot be started is missing, which may end the job.
+    /// Starts a process. Returns the orders that follow. One that cannot be started is missing, which may end the job.
+    ///
+    /// # Errors
+    /// No process of this launcher can be started.
     fn start_member(&mut self, process: ProcessId, place: usize, newcomer: u32) -> Result<Vec<MemberOrder>> {
         let Some(members) = &mut self.members else { return Ok(Vec::new()) };
         let started = members.prepare(process, place, newcomer).and_then(|prepared| {
@@ -77,11 +80,7 @@ impl Supervisor {
         let Some(members) = &mut self.members else { return Ok(Vec::new()) };
         match started {
             Ok(pid) => Ok(members.has_started(process, pid)),
-            Err(error) if newcomer == 0 => Err(error),
-            Err(error) => {
-                say(&error.to_string());
-                Ok(members.has_not_started(process, place))
-            }
+            Err(error) => members.has_not_started(process, place, error),
         }
     }
 
@@ -97,11 +96,23 @@ impl Supervisor {
         }
     }
 
+    /// Takes this machine out of an elastic job, after a signal to a launcher other than that of node 0.
+    pub(super) fn leave(&mut self) {
+        if let Some(members) = &mut self.members {
+            members.leave();
+        }
+    }
+
     /// Keeps only the failures that decide the outcome of an elastic job.
     pub(super) fn settle_failures(&mut self) {
         match self.members.as_ref().map(Members::failure) {
-            None | Some(MemberFailure::Here) => {}
+            None => {}
             Some(MemberFailure::None) => self.failures.clear(),
+            Some(MemberFailure::Here(why)) if self.failures.is_empty() => self.elsewhere = Some(why),
+            Some(MemberFailure::Here(_)) => {}
+            // The others have continued without this machine.
+            Some(MemberFailure::Unknown) if self.interrupted.is_some() => self.failures.clear(),
+            Some(MemberFailure::Unknown) => {}
             Some(MemberFailure::Elsewhere(why)) => {
                 self.failures.clear();
                 self.elsewhere = Some(why);

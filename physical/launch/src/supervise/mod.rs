@@ -65,8 +65,9 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
             }
         };
         announce(&start, job);
-        let members = Members::of(&of_start(job, &start), || machines.elastic_link());
-        let mut supervisor = Supervisor::start(&of_start(job, &start), start.secret.as_deref(), members)?;
+        let started = of_start(job, &start);
+        let members = Members::of(&started, || machines.elastic_link());
+        let mut supervisor = Supervisor::start(&started, start.secret.as_deref(), members)?;
         supervisor.until_all_ended(&mut signals, machines.trouble()).await?;
         supervisor.until_all_written(&mut signals).await;
         let checkpointed = supervisor.checkpointed();
@@ -190,6 +191,8 @@ impl Supervisor {
         let setup = RendezvousSetup::open(job, secret)?;
         match &job.logs {
             None => Self::start_ranks(job, setup, Vec::new(), members),
+            // Opened with each process.
+            Some(_) if members.is_some() => Self::start_ranks(job, setup, Vec::new(), members),
             Some(folder) => {
                 let logs = RankLog::create_all(folder, job.numbers())?;
                 let started = Self::start_ranks(job, setup, logs, members);
@@ -222,7 +225,7 @@ impl Supervisor {
             descendants: Descendants::none()?,
         };
         if let Some(members) = &mut supervisor.members {
-            let orders = members.begin(logs);
+            let orders = members.keeper_orders();
             supervisor.perform(orders)?;
             return Ok(supervisor);
         }
@@ -346,6 +349,7 @@ impl Supervisor {
         match self.phase {
             JobPhase::Running | JobPhase::Noticing => {
                 self.interrupted = Some(signal);
+                self.leave();
                 self.enter(JobPhase::Terminating);
             }
             JobPhase::Terminating if signal == SignalKind::interrupt().as_raw_value() => {

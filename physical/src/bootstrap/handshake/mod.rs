@@ -69,11 +69,12 @@ pub fn hex(bytes: &[u8]) -> String {
 /// # Errors
 /// `InvalidData` for other text.
 pub fn from_hex(text: &str) -> io::Result<Vec<u8>> {
-    let byte = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-    bytes.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not a value of a rank"))
-    })
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some((char::from(*high).to_digit(16)? << 4 | char::from(*low).to_digit(16)?) as u8),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not hexadecimal")))
 }
 
 impl Error {

@@ -117,12 +117,12 @@ fn a_late_process_is_killed_and_then_its_machine_counts_as_gone() {
     keeper.late.insert(2, Instant::now());
     keeper.timer();
     assert!(received(&mut lines).contains(&MemberOrder::Kill(2)));
-    assert!(keeper.killed.contains_key(&2) && !keeper.late.contains_key(&2));
-    keeper.killed.insert(2, Instant::now());
+    assert!(keeper.awaited.contains_key(&2) && !keeper.late.contains_key(&2));
+    keeper.awaited.insert(2, Instant::now());
     keeper.timer();
     assert!(std::iter::from_fn(|| lines.try_recv().ok()).any(|line| line.starts_with("refused node 1 ")));
     assert_eq!(generations(&keeper.take_orders(), &[]), [0, 1]);
-    assert!(keeper.late.is_empty() && keeper.killed.is_empty());
+    assert!(keeper.late.is_empty() && keeper.awaited.is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn starting(processes: u64, least: usize) -> Roster {
 /// Returns the roster of `processes` processes, all of which have started and are ready, and so run in generation 1.
 fn running(processes: u64, least: usize) -> Roster {
     let mut roster = starting(processes, least);
-    (0..processes).for_each(|process| roster.started(process));
+    (0..processes).for_each(|process| drop(roster.started(process)));
     for process in 0..processes {
         let actions = roster.request(process, MemberRequest::Ready);
         assert_eq!(begun(&actions).is_some(), process + 1 == processes);
@@ -141,7 +141,10 @@ fn the_end_of_a_job_with_success_is_no_change_and_newcomers_are_dismissed() {
     let actions = roster.ended(0, None);
     assert_eq!(actions, [Action::Dismiss(3)]);
     assert!(!roster.is_hopeless() && roster.is_finishing());
-    assert_eq!(roster.request(3, MemberRequest::Ready), [Action::Dismiss(3)]);
+    assert!(roster.request(3, MemberRequest::Ready).is_empty() && roster.admit().is_empty());
+    roster.will_start();
+    assert_eq!(roster.started(4), [Action::Dismiss(4)]);
+    roster.ended(4, Some("was killed"));
     roster.ended(3, Some("was killed"));
     assert!(!roster.has_failed());
     // A survivor that was one step behind finishes alone.
@@ -159,9 +162,19 @@ fn a_death_before_the_first_success_does_not_make_the_job_a_failure() {
     roster.will_start();
     assert!(roster.has_failed() && roster.remaining() == 3);
     roster.ended(0, None);
+    roster.will_not_start();
     assert!(!roster.has_failed() && roster.remaining() == 1);
     roster.ended(1, None);
     assert!(!roster.has_failed());
+}
+
+#[test]
+fn a_newcomer_that_is_dismissed_does_not_begin_the_work_again() {
+    let mut roster = running(1, 1);
+    roster.will_start();
+    roster.started(1);
+    assert_eq!(notified(&roster.request(1, MemberRequest::Ready)), [0]);
+    assert_eq!(roster.ended(0, None), [Action::Dismiss(1)]);
 }
 
 #[test]
@@ -207,4 +220,13 @@ fn members_are_accused_in_their_generation_only() {
     assert_eq!(begun(&roster.ended(3, Some("was killed"))), Some(vec![0, 1, 2]));
     roster.request(1, MemberRequest::Failed { generation: 1, rank: 0 });
     assert!([0, 3].iter().all(|process| !roster.is_accused(*process)));
+}
+
+#[test]
+fn no_generation_begins_with_a_part_of_a_machine_that_is_lost() {
+    let mut roster = running(4, 1);
+    roster.ended(0, Some("died"));
+    roster.request(1, MemberRequest::Ready);
+    roster.request(2, MemberRequest::Ready);
+    assert_eq!(begun(&roster.lost(&[3, 2], 0)), Some(vec![1]));
 }

@@ -21,7 +21,7 @@ impl Leader {
 
     /// Starts the ranks of a machine that comes while the others run. Between starts, it waits for the next one.
     pub(super) fn start_arrival(&mut self, node: usize) {
-        if self.keeper.as_ref().is_none_or(|keeper| keeper.is_closed()) {
+        if !self.keeper_is_open() {
             return;
         }
         let line = format!("start 0 {node} {} node {node} joins", self.meeting);
@@ -31,10 +31,9 @@ impl Leader {
         self.tell_keeper(MachineEvent::Arrived(node, writer));
     }
 
-    /// Records that the launcher of a connection was interrupted, which takes its machine out of the job.
+    /// Records that the launcher of a connection got a signal, or has ended otherwise before the job: its machine leaves.
     pub(super) fn left(&mut self, connection: u64) {
-        let left = self.others.iter().find(|(_, other)| other.connection == connection);
-        let Some(node) = left.map(|(node, _)| *node) else { return };
+        let Some(node) = self.node_of(connection) else { return };
         if let Some(other) = self.others.remove(&node) {
             other.writer.send("stop this machine has left the job");
         }
@@ -43,10 +42,14 @@ impl Leader {
 
     /// Passes a message about a process on.
     pub(super) fn member_message(&mut self, connection: u64, line: String) {
-        let sender = self.others.iter().find(|(_, other)| other.connection == connection);
-        if let Some(node) = sender.map(|(node, _)| *node) {
+        if let Some(node) = self.node_of(connection) {
             self.tell_keeper(MachineEvent::Message(node, line));
         }
+    }
+
+    /// Returns true while ranks of an elastic job run on any machine.
+    pub(super) fn keeper_is_open(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| !keeper.is_closed())
     }
 
     /// Passes an event to the keeper of the membership, which ends with the ranks.

@@ -92,7 +92,7 @@ fn a_rank_that_cannot_join_is_named_on_all_others() {
 fn bytes_are_one_word() {
     let bytes: Vec<u8> = (0..=255).collect();
     assert_eq!(from_hex(&hex(&bytes)).unwrap(), bytes);
-    for text in ["0", "0g", "é"] {
+    for text in ["0", "0g", "+f", "é"] {
         assert!(from_hex(text).is_err(), "{text}");
     }
 }

@@ -36,6 +36,23 @@ struct Machine {
     is_stopped: bool,
 }
 
+impl Machine {
+    /// Ends a member with success.
+    fn succeed(&mut self) {
+        let member = |simulated: &Simulated| simulated.member.is_some() && !simulated.is_ready;
+        let found =
+            self.processes.iter().find(|(_, simulated)| member(simulated)).map(|(process, _)| *process);
+        if let Some(process) = found {
+            self.processes.remove(&process);
+            self.reports.push_back(MemberReport::Ended(process, None));
+        }
+    }
+
+    fn has_members(&mut self) -> bool {
+        self.processes.values().any(|simulated| simulated.member.is_some())
+    }
+}
+
 struct Simulation {
     random: u64,
     /// Smallest number of ranks.
@@ -115,7 +132,12 @@ impl Simulation {
                 machine.processes.insert(process, Simulated::default());
                 machine.reports.push_back(MemberReport::Started(process, 1));
             }
-            MemberOrder::Kill(process) => self.end(node, process),
+            MemberOrder::Kill(process) => {
+                if machine.processes.contains_key(&process) {
+                    machine.reports.push_back(MemberReport::Killing(process));
+                }
+                self.end(node, process);
+            }
             MemberOrder::Send(process, mut notice) => {
                 if let Some(simulated) = machine.processes.get_mut(&process) {
                     let notice = MemberNotice::split(&mut notice).unwrap().unwrap();
@@ -231,7 +253,7 @@ impl Simulation {
         let by = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let keeper = &mut self.keeper;
         keeper.starts.iter_mut().for_each(|(at, ..)| *at -= by);
-        let kills = keeper.late.values_mut().chain(keeper.killed.values_mut());
+        let kills = keeper.late.values_mut().chain(keeper.awaited.values_mut());
         kills.chain(&mut keeper.gathering).for_each(|at| *at -= by);
         keeper.timer();
         self.pass_orders();
@@ -261,7 +283,28 @@ impl Simulation {
         }
         if !self.keeper.is_hopeless() {
             self.check_that_all_work(seed);
+            self.succeed(seed);
         }
+    }
+
+    /// Ends the members one after the other, while a machine arrives. Fails unless nothing is left.
+    fn succeed(mut self, seed: u64) {
+        let mut steps = 0..MOST_STEPS;
+        while self.keeper.is_active() {
+            assert!(steps.next().is_some(), "seed {seed}: no end after the work");
+            if self.below(4) == 0 {
+                let node = self.below(NODES);
+                match self.machines.get_mut(&node) {
+                    None => self.arrive(node),
+                    Some(machine) => machine.succeed(),
+                }
+                self.pass_orders();
+            } else if !self.step() && !self.machines.values_mut().any(Machine::has_members) {
+                self.wait();
+            }
+        }
+        let left: usize = self.machines.values().map(|machine| machine.processes.len()).sum();
+        assert_eq!((left, self.keeper.failure()), (0, None), "seed {seed}");
     }
 
     /// Fails unless all processes that can work are the members of the newest generation.
