@@ -19,8 +19,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Time and bytes of some training steps on one rank, by use.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Spent {
+    /// Number of the steps.
+    pub(super) count: usize,
     /// Time in which the training thread waited for communication.
     pub(super) blocked: Duration,
     /// Time of the steps, with the waiting.
@@ -29,6 +31,19 @@ pub(super) struct Spent {
     pub(super) bytes: u64,
     /// Samples that this rank trained on.
     pub(super) samples: usize,
+}
+
+impl Spent {
+    /// Returns the sum with that of other steps.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Spent {
+            count: self.count + other.count,
+            blocked: self.blocked + other.blocked,
+            steps: self.steps + other.steps,
+            bytes: self.bytes + other.bytes,
+            samples: self.samples + other.samples,
+        }
+    }
 }
 
 /// Result of a training, of all replicas.
@@ -55,7 +70,8 @@ pub(super) struct RunLog<'a> {
     epoch: u64,
     /// Time at which each step of the epoch ended, and the algorithm's metrics of the step.
     ended: Vec<(Duration, BTreeMap<String, f64>)>,
-    /// Seconds of all ranks together, and all epochs.
+    /// Steps of all ranks together, and all epochs; and their seconds.
+    count: f64,
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
@@ -67,6 +83,8 @@ pub(super) struct RunLog<'a> {
     resumed_at: u64,
     /// True if earlier members of the job have made the steps before.
     is_continued: bool,
+    /// Losses of the steps that earlier members have made in the epoch.
+    earlier: Vec<f64>,
     /// Bytes that this rank sent before the epoch, or outside training.
     sent_before: u64,
     /// Bytes of all ranks and epochs.
@@ -100,6 +118,7 @@ impl<'a> RunLog<'a> {
             began: Instant::now(),
             epoch: 0,
             ended: Vec::new(),
+            count: 0.0,
             blocked_s: 0.0,
             steps_s: 0.0,
             samples: 0.0,
@@ -108,6 +127,7 @@ impl<'a> RunLog<'a> {
             steps: 0,
             resumed_at: 0,
             is_continued: false,
+            earlier: Vec::new(),
             sent_before: 0,
             bytes: 0,
             loss: f64::NAN,
@@ -121,9 +141,10 @@ impl<'a> RunLog<'a> {
         self.sent_before = self.world.traffic().payload_sent();
     }
 
-    /// Reports that the training continues among different members.
-    pub(super) fn continued(&mut self) {
+    /// Reports that the training continues among different members, after these losses in the epoch.
+    pub(super) fn continued(&mut self, earlier: Vec<f64>) {
         self.is_continued = true;
+        self.earlier = earlier;
         self.say(&format!("continues at step {} with {} ranks", self.resumed_at, self.world.size()));
     }
 
@@ -134,10 +155,12 @@ impl<'a> RunLog<'a> {
         self.progress.epoch(format!("epoch {}/{}", self.epoch, self.run.options.epochs));
     }
 
-    /// Counts a step with the loss of its batch, and the algorithm's metrics.
-    pub(super) fn step(&mut self, loss: f64, metrics: &BTreeMap<String, f64>) {
-        self.ended.push((self.began.elapsed(), metrics.clone()));
+    /// Counts a step with the loss of its batch, and the algorithm's metrics. Returns when it ended.
+    pub(super) fn step(&mut self, loss: f64, metrics: &BTreeMap<String, f64>) -> Duration {
+        let ended = self.began.elapsed();
+        self.ended.push((ended, metrics.clone()));
         self.progress.step(loss);
+        ended
     }
 
     /// Gathers the time and traffic of all ranks in the epoch, and reports them. A collective call.
@@ -151,12 +174,15 @@ impl<'a> RunLog<'a> {
         evaluation: Evaluation<f64>,
         (spent, work): (Spent, Option<StepWork>),
     ) -> Result<(), RunError> {
-        let Spent { blocked, steps, bytes, samples } = spent;
-        let mut sums = [blocked.as_secs_f64(), steps.as_secs_f64(), bytes as f64, samples as f64];
+        let Spent { count, blocked, steps, bytes, samples } = spent;
+        let seconds = [blocked, steps].map(|time| time.as_secs_f64());
+        let mut sums = [count as f64, seconds[0], seconds[1], bytes as f64, samples as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
-        let [blocked, steps, bytes_sent, samples] = sums;
+        let [count, blocked, steps, bytes_sent, samples] = sums;
         let first_step = self.steps + 1;
-        self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
+        let all = [&std::mem::take(&mut self.earlier), losses].concat();
+        self.loss = all.iter().sum::<f64>() / all.len() as f64;
+        self.count += count;
         self.blocked_s += blocked;
         self.steps_s += steps;
         self.bytes += bytes_sent as u64;
@@ -290,7 +316,7 @@ impl<'a> RunLog<'a> {
     fn report(&self, result: &Judged, failed_saves: u64) -> RunReport {
         let CheckedRun { options, algorithm, stepper, subject, .. } = self.run;
         let ranks = self.world.size();
-        let of_all_reduce = result.bytes_per_step * (self.steps - self.resumed_at) as f64;
+        let of_all_reduce = result.bytes_per_step * self.count / ranks as f64;
         RunReport {
             ranks,
             algorithm: options.algorithm.clone(),
@@ -304,7 +330,7 @@ impl<'a> RunLog<'a> {
             test_accuracy: result.test_accuracy,
             final_loss: self.loss,
             samples_per_s: self.samples * ranks as f64 / self.steps_s,
-            steps_per_s: ((self.steps - self.resumed_at) * ranks as u64) as f64 / self.steps_s,
+            steps_per_s: self.count / self.steps_s,
             bytes_sent: self.bytes,
             bytes_of_gradient_all_reduce: of_all_reduce as u64,
             comm_fraction: self.blocked_s / self.steps_s,

@@ -13,6 +13,7 @@
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
 //! | `saves.rs`, `provenance.rs` | its checkpoints, and the options and data that they belong to |
+//! | `memory.rs` | the last steps of a rank, from which it continues in the next generation of an elastic job |
 //! | `position.rs` | the position of the loader in a checkpoint |
 //! | `baseline.rs` | the bytes that synchronous SGD would send |
 
@@ -20,6 +21,7 @@
 
 mod baseline;
 mod log;
+mod memory;
 mod metrics;
 mod options;
 mod picture;

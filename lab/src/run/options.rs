@@ -1,5 +1,6 @@
 //! Options that training programs share, checked before any rank starts, so that bad input is one line from one process.
 
+use super::memory::RunMemory;
 use super::share::distributed;
 use super::{Costs, RunError};
 use crate::program::ranks::{ProgramRanks, Ran, start_of_program};
@@ -9,7 +10,7 @@ use crate::program::{
 use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
-use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry, Snapshots};
+use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
 use hexagram::physical::bootstrap::variable;
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::launcher::MEMBERSHIP;
@@ -130,7 +131,7 @@ pub struct CheckedRun {
     /// Model and data.
     pub subject: Subject,
     /// The last steps of this rank, if the members of the job may change.
-    pub(super) kept: Arc<Mutex<Snapshots>>,
+    memory: Arc<Mutex<RunMemory>>,
 }
 
 impl CheckedRun {
@@ -166,7 +167,7 @@ impl CheckedRun {
         }
         let rate = tuned(algorithm.name(), subject.rates).learning_rate;
         let stepper = options.stepping.check(&algorithm, rate)?;
-        let run = CheckedRun { options, algorithm, stepper, subject, kept: Arc::default() };
+        let run = CheckedRun { options, algorithm, stepper, subject, memory: Arc::default() };
         run.schedule(run.subject.samples as u64)?;
         Ok(run)
     }
@@ -259,8 +260,8 @@ impl CheckedRun {
     }
 
     /// Returns the last steps of this rank.
-    pub(super) fn kept(&self) -> MutexGuard<'_, Snapshots> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn memory(&self) -> MutexGuard<'_, RunMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the options that must be the same on all ranks.

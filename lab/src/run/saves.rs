@@ -99,9 +99,14 @@ impl Saves {
         self.saves.as_ref().map_or(Ok(()), |saves| saves.checkpoints().check(replica.engine()))
     }
 
-    /// Returns true if a save is due after this many steps; `at_the_end` means the end of the training.
-    pub(super) fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
-        self.saves.is_some() && at_the_end != steps.is_multiple_of(self.every)
+    /// Returns true if a save is due after this many steps.
+    pub(super) fn is_due(&self, steps: u64) -> bool {
+        self.saves.is_some() && steps.is_multiple_of(self.every)
+    }
+
+    /// Returns true if a save is due at the end of the training: unless that of the last step has begun in this generation.
+    pub(super) fn is_due_at_the_end(&self, steps: u64, is_repeated: bool) -> bool {
+        self.saves.is_some() && (is_repeated || !self.is_due(steps))
     }
 
     /// Begins to save the training, and the position of the loader; the save before must be [finished](Self::finish). A

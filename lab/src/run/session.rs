@@ -1,6 +1,7 @@
 //! One training on one rank: resumes it, counts its steps and epochs, saves it, evaluates the replicas, and reports.
 
 use super::log::{Judged, RunLog, Spent};
+use super::memory::TrainedStep;
 use super::provenance::MadeWith;
 use super::saves::{Resumed, Saves};
 use super::share::by_step;
@@ -20,6 +21,14 @@ pub struct TrainingSession<'a> {
     saves: Saves,
     first_epoch: u64,
     epoch: CurrentEpoch,
+    /// The part of the first epoch that earlier members of the job have trained.
+    continued: Option<Continued>,
+}
+
+/// Part of an epoch before a change of members.
+struct Continued {
+    spent: Spent,
+    position: LoaderState,
 }
 
 /// Current epoch.
@@ -32,6 +41,8 @@ struct CurrentEpoch {
     samples: usize,
     began: Instant,
     blocked_before: Duration,
+    /// Time and bytes of the steps before a change of members.
+    spent_before: Spent,
     /// Position of the loader after the last step.
     position: Option<LoaderState>,
 }
@@ -46,6 +57,7 @@ impl CurrentEpoch {
             samples: 0,
             began,
             blocked_before,
+            spent_before: Spent::default(),
             position: None,
         }
     }
@@ -72,7 +84,7 @@ impl<'a> TrainingSession<'a> {
             replica.trace()?;
         }
         let continued = match generation {
-            Some(_) => Saves::continue_kept(replica, loader, &mut run.kept())?,
+            Some(_) => Saves::continue_kept(replica, loader, &mut run.memory().snapshots)?,
             None => None,
         };
         let is_continued = continued.is_some();
@@ -87,14 +99,22 @@ impl<'a> TrainingSession<'a> {
         // After resuming: a learning rate that has changed replaces the one that was saved.
         replica.set_learning_rate(rate);
         saves.check(replica)?;
-        log.resumed(replica.engine().steps());
+        let step = replica.engine().steps();
+        log.resumed(step);
+        let mut earlier = match generation > Some(1) {
+            true => run.memory().earlier(comm, step)?,
+            false => Vec::new(),
+        };
+        earlier.retain(|own| own.epoch == resumed.epoch);
+        let spent = earlier.last().map(|own| own.spent).unwrap_or_default();
+        let continued = is_continued.then(|| Continued { spent, position: loader.state() });
         if is_continued {
-            log.continued();
+            log.continued(earlier.into_iter().map(|own| own.loss).collect());
         } else {
             log.changed(&resumed.changed);
         }
         let epoch = CurrentEpoch::new(resumed.epoch, Duration::ZERO);
-        Ok(TrainingSession { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
+        Ok(TrainingSession { run, comm, log, saves, first_epoch: resumed.epoch, epoch, continued })
     }
 
     /// Returns the numbers of the epochs that are left.
@@ -107,6 +127,11 @@ impl<'a> TrainingSession<'a> {
         self.log.begin(number);
         let blocked_before = replica.engine().telemetry().blocked();
         self.epoch = CurrentEpoch::new(number, blocked_before);
+        if let Some(Continued { spent, position }) = self.continued.take() {
+            self.epoch.spent_before = spent;
+            self.epoch.position = Some(position);
+        }
+        self.run.memory().forget();
     }
 
     /// Counts the samples of the next step's batch, and returns the weight of its gradient in the mean over ranks: its
@@ -132,16 +157,52 @@ impl<'a> TrainingSession<'a> {
         position: LoaderState,
     ) -> Result<(), RunError> {
         self.epoch.losses.push(loss);
-        self.log.step(loss, replica.engine().metrics());
-        if self.comm.world().generation().is_some() {
-            replica.keep(&mut self.run.kept(), &|| Saves::own(&position, self.comm.size()))?;
+        if self.run.subject.costs.is_none() {
+            self.epoch.samples += self.run.options.batch;
         }
-        if self.saves.is_due(replica.engine().steps(), false) {
+        let ended = self.log.step(loss, replica.engine().metrics());
+        if self.comm.world().generation().is_some() {
+            let step = self.trained(replica, loss, ended);
+            let mut memory = self.run.memory();
+            memory.push(step);
+            replica.keep(&mut memory.snapshots, &|| Saves::own(&position, self.comm.size()))?;
+        }
+        if self.saves.is_due(replica.engine().steps()) {
             self.log.warn(self.saves.finish(replica)?);
             self.log.warn(self.saves.begin(replica, &position)?);
         }
         self.epoch.position = Some(position);
         Ok(())
+    }
+
+    /// Returns the last step of this rank, with its figures.
+    fn trained(&self, replica: &impl Trained, loss: f64, ended: Duration) -> TrainedStep {
+        let CurrentEpoch { number, tokens, .. } = &self.epoch;
+        let engine = replica.engine();
+        let (blocked, steps) = self.time(replica);
+        TrainedStep {
+            epoch: *number,
+            step: engine.steps(),
+            loss,
+            tokens: tokens.last().copied().unwrap_or(1.0),
+            ended,
+            metrics: engine.metrics().clone(),
+            spent: self.spent(blocked, steps),
+        }
+    }
+
+    /// Returns the time of this rank's steps in the epoch so far, waiting for communication and in all, since a change of
+    /// members.
+    fn time(&self, replica: &impl Trained) -> (Duration, Duration) {
+        let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
+        (blocked, self.epoch.began.elapsed())
+    }
+
+    /// Returns time and bytes of this rank's steps in the epoch so far, also before a change of members.
+    fn spent(&self, blocked: Duration, steps: Duration) -> Spent {
+        let CurrentEpoch { losses, samples, spent_before, .. } = &self.epoch;
+        let (bytes, count) = (self.log.sent(), losses.len());
+        spent_before.plus(Spent { count, blocked, steps, bytes, samples: *samples })
     }
 
     /// Ends an epoch: saves the training after the last one, evaluates the mean of the replicas, and reports both.
@@ -152,32 +213,31 @@ impl<'a> TrainingSession<'a> {
         // Without a step, the last checkpoint was of the end of an epoch.
         let Some(position) = self.epoch.position.take() else { return Ok(()) };
         let is_last = self.epoch.number + 1 == self.run.options.epochs;
-        if is_last && self.saves.is_due(replica.engine().steps(), true) {
+        // If the members have changed after the last step, its save may be lost.
+        let is_repeated = self.epoch.losses.is_empty();
+        if is_last && self.saves.is_due_at_the_end(replica.engine().steps(), is_repeated) {
             self.log.warn(self.saves.finish(replica)?);
             self.log.warn(self.saves.begin(replica, &position)?);
         }
-        let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
-        let steps = self.epoch.began.elapsed();
+        let (blocked, steps) = self.time(replica);
         if !self.run.algorithm.trigram().synchronous {
             // Messages in flight are the algorithm's traffic, not the evaluation's.
             replica.settle()?;
         }
         let work = self.work(blocked, steps)?;
         let losses = self.losses(work.as_ref())?;
-        let samples = match work {
-            Some(_) => self.epoch.samples,
-            None => losses.len() * self.run.options.batch,
-        };
-        let spent = Spent { blocked, steps, bytes: self.log.sent(), samples };
+        let spent = self.spent(blocked, steps);
         let evaluation = replica.evaluate()?;
         self.log.end(self.comm, &losses, evaluation, (spent, work))
     }
 
     /// Returns the mean loss of each step over all ranks, or over their tokens.
-    fn losses(&mut self, work: Option<&StepWork>) -> Result<Vec<f64>, RunError> {
-        let mut losses = std::mem::take(&mut self.epoch.losses);
+    fn losses(&self, work: Option<&StepWork>) -> Result<Vec<f64>, RunError> {
+        let mut losses = self.epoch.losses.clone();
         let Some(work) = work else {
-            self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+            if !losses.is_empty() {
+                self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+            }
             return Ok(losses);
         };
         losses.iter_mut().zip(&self.epoch.tokens).for_each(|(loss, tokens)| *loss *= tokens);
@@ -190,6 +250,9 @@ impl<'a> TrainingSession<'a> {
     /// Gathers the work of all ranks in the epoch, where samples cost differently.
     fn work(&self, blocked: Duration, steps: Duration) -> Result<Option<StepWork>, RunError> {
         let Some(costs) = &self.run.subject.costs else { return Ok(None) };
+        if self.epoch.losses.is_empty() {
+            return Ok(None);
+        }
         let ranks = self.comm.size();
         let tokens = &self.epoch.tokens[..];
         let own = [tokens, &[blocked.as_secs_f64(), steps.as_secs_f64()]].concat();
@@ -227,6 +290,10 @@ impl<'a> TrainingSession<'a> {
         let test_accuracy = replica.evaluate()?.result;
         let bytes_per_step = baseline::bytes_per_step(replica.engine())?;
         let code = self.log.finish(&self.saves, Judged { test_accuracy, replicas_identical, bytes_per_step });
+        if self.comm.world().generation().is_some() {
+            // If rank 0 dies before it has reported, the others repeat that.
+            self.comm.blocking().barrier()?;
+        }
         let algorithm = &self.run.algorithm;
         if !replicas_identical && algorithm.keeps_replicas_identical() {
             return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());

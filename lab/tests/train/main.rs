@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod elastic;
+mod last;
 mod program;
 mod resume;
 mod text;
