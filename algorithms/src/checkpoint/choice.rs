@@ -3,6 +3,7 @@
 //! ```text
 //! newest      of the checkpoints of which each file is on some rank; missing files are copied (transfer.rs)
 //! otherwise   without any_ranks: an error. With it: the newest, without the files that are lost
+//! again       with any_ranks, if a file is damaged on every host that has it: it counts as lost then
 //! ```
 //!
 //! Directories of different hosts may hold different saves of one name, if a host was absent while the others saved that
@@ -29,7 +30,33 @@ pub(super) struct Choice {
     pub(super) is_resized: bool,
 }
 
+/// Files of checkpoints that are damaged on every host: name, save and number of ranks of the checkpoint, and the saved
+/// ranks. The same on all ranks.
+#[derive(Default)]
+pub(super) struct DamagedFiles(BTreeMap<(Name, String, usize), BTreeSet<usize>>);
+
+impl DamagedFiles {
+    /// Adds files of a checkpoint, by saved rank.
+    pub(super) fn add(&mut self, of: &Choice, files: BTreeSet<usize>) {
+        self.0.entry(of.key()).or_default().extend(files);
+    }
+}
+
 impl Choice {
+    fn key(&self) -> (Name, String, usize) {
+        (self.name, self.save.clone(), self.ranks)
+    }
+
+    /// Leaves out files that are damaged.
+    fn without(mut self, damaged: &DamagedFiles) -> Self {
+        for saved in damaged.0.get(&self.key()).into_iter().flatten() {
+            for held in &mut self.held {
+                held.remove(saved);
+            }
+        }
+        self
+    }
+
     /// Returns the saved ranks whose files are on any rank, in ascending order.
     pub(super) fn present(&self) -> Vec<usize> {
         self.held.iter().flatten().copied().collect::<BTreeSet<_>>().into_iter().collect()
@@ -52,17 +79,23 @@ pub(super) fn absent(present: &[usize], ranks: usize) -> Vec<usize> {
 }
 
 /// Renames the checkpoints that lack only their name, and returns the one to load; `None` if no rank has any. With
-/// `any_ranks`, files may be missing. A collective call.
+/// `any_ranks`, files may be missing; those that are `damaged` are. A collective call.
 ///
 /// # Errors
 /// [`Error::Usage`] on all ranks if some rank has a checkpoint, but none is complete.
-pub(super) fn choose(comm: &Communicator, folder: &Folder<'_>, any_ranks: bool) -> Result<Option<Choice>> {
+pub(super) fn choose(
+    comm: &Communicator,
+    folder: &Folder<'_>,
+    any_ranks: bool,
+    damaged: &DamagedFiles,
+) -> Result<Option<Choice>> {
     rename_partial(comm, folder)?;
     let kept = all_or_none(comm, folder.kept())?;
     for CheckpointDirectory { path, name, .. } in kept.iter().filter(|kept| kept.is_renamed()) {
         tracing::warn!("{} contains {name}, and counts as that checkpoint", path.display());
     }
     let choices = choices(gather_lists(comm, &all_or_none(comm, folder.held(kept))?)?);
+    let choices: Vec<_> = choices.into_iter().map(|choice| choice.without(damaged)).collect();
     let newest = choices.iter().max_by_key(|choice| choice.name).map(|choice| (choice.name, choice.lost()));
     let Some(newest) = newest else { return Ok(None) };
     let is_known_to_all = |choice: &Choice| choice.ranks_with_it == comm.size();

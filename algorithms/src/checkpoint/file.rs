@@ -68,6 +68,20 @@ fn store(mut file: File, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the name under which a file was saved, and reads only its header; `None` if it cannot be read.
 pub(super) fn saved_as(path: &Path) -> Option<String> {
+    fact(path, SAVED_AS)
+}
+
+/// Returns true if another version of this library has written the file. Reads only its header.
+pub(super) fn is_of_another_version(path: &Path) -> bool {
+    fact(path, FORMAT).is_some_and(|version| is_another_version(&version))
+}
+
+fn is_another_version(format: &str) -> bool {
+    format != VERSION && format.starts_with("hexagram ")
+}
+
+/// Returns a fact in the header of a file.
+fn fact(path: &Path, name: &str) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut len = [0; 8];
     file.read_exact(&mut len).ok()?;
@@ -75,7 +89,7 @@ pub(super) fn saved_as(path: &Path) -> Option<String> {
     file.take(u64::from_le_bytes(len).min(LONGEST_HEADER)).read_to_end(&mut header).ok()?;
     let header = String::from_utf8(header).ok()?;
     // These quotes cannot be part of a JSON name or value, where they would be escaped: this is the fact itself.
-    let (_, fact) = header.split_once(&format!("\"{SAVED_AS}\":\""))?;
+    let (_, fact) = header.split_once(&format!("\"{name}\":\""))?;
     Some(fact.split_once('"')?.0.to_owned())
 }
 
@@ -91,7 +105,7 @@ pub(super) fn from_bytes(place: &dyn fmt::Display, bytes: &[u8]) -> Result<Recor
     let mut record = Record { facts, ..Record::default() };
     match record.facts.remove(FORMAT) {
         Some(version) if version == VERSION => {}
-        Some(version) if version.starts_with("hexagram ") => return Err(of_another_version(place, &version)),
+        Some(version) if is_another_version(&version) => return Err(of_another_version(place, &version)),
         _ => return Err(damaged(place, format!("it is not of the format `{VERSION}`"))),
     }
     let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();

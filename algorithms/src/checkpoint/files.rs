@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Files of one checkpoint.
 pub(super) struct Files<'a> {
     folder: &'a Folder<'a>,
-    choice: &'a Choice,
+    choice: Choice,
     /// Directory of the files on this host.
     directory: PathBuf,
     /// Saved ranks whose files this rank reads; the first one is its own.
@@ -28,28 +28,33 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Gathers the share of this rank in the files, and returns the content of its first file. A collective call.
-    ///
-    /// # Errors
-    /// On every rank, if a file is lacking or damaged on one, and no other rank has it.
-    pub(super) fn gather(
-        comm: &Communicator,
-        folder: &'a Folder<'a>,
-        choice: &'a Choice,
-    ) -> Result<(Self, Arc<Record>)> {
+    /// Determines the share of this rank in the files.
+    pub(super) fn new(comm: &Communicator, folder: &'a Folder<'a>, choice: Choice) -> Self {
         let (share, is_copy) = match choice.is_resized {
             true => share(&choice.present(), (comm.rank(), comm.size())),
             false => (vec![comm.rank()], false),
         };
         let directory = folder.holding(choice.name);
         let lost = choice.lost();
-        let mut files = Files { folder, choice, directory, share, is_copy, lost };
-        let first = files.complete(comm)?;
-        Ok((files, first))
+        Files { folder, choice, directory, share, is_copy, lost }
     }
 
-    /// Copies the files that are lacking here. Returns the content of the first file.
-    fn complete(&mut self, comm: &Communicator) -> Result<Arc<Record>> {
+    /// Returns the checkpoint of the files.
+    pub(super) fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Copies the files of the share that are lacking or damaged here. Returns the content of the first file; or else, if
+    /// `may_lack`, the saved ranks whose files are damaged on every rank. A collective call.
+    ///
+    /// # Errors
+    /// On every rank, if a file is lacking or damaged on one, no other rank has it, and files may not be lacking; if one
+    /// cannot be read for another reason.
+    pub(super) fn complete(
+        &mut self,
+        comm: &Communicator,
+        may_lack: bool,
+    ) -> Result<Result<Arc<Record>, BTreeSet<usize>>> {
         let mut first = None;
         let mut lacking = Vec::new();
         for (at, saved) in self.share.iter().enumerate() {
@@ -61,19 +66,49 @@ impl<'a> Files<'a> {
         }
         let names: Vec<usize> = lacking.iter().map(|(saved, _)| *saved).collect();
         let lacking_by_rank = gather_lists(comm, &names)?;
-        let transfers = transfer::plan(&lacking_by_rank, &self.sound(comm, &lacking_by_rank));
-        let comes = |saved: usize| transfers.iter().any(|copy| copy.to == comm.rank() && copy.file == saved);
-        let lost = lacking.into_iter().find(|(saved, _)| !comes(*saved));
-        all_or_none(comm, lost.map_or(Ok(()), |(_, error)| Err(error)))?;
+        let transfers = self.plan(comm, &lacking_by_rank)?;
+        let comes =
+            |to: usize, saved: usize| transfers.iter().any(|copy| (copy.to, copy.file) == (to, saved));
+        let lost = |(to, files): (usize, &Vec<usize>)| -> Vec<usize> {
+            files.iter().copied().filter(|saved| !comes(to, *saved)).collect()
+        };
+        let all_lost: BTreeSet<usize> = lacking_by_rank.iter().enumerate().flat_map(lost).collect();
+        let error = lacking.into_iter().find(|(saved, error)| {
+            !(comes(comm.rank(), *saved) || may_lack && self.is_damaged(*saved, error))
+        });
+        all_or_none(comm, error.map_or(Ok(()), |(_, error)| Err(error)))?;
+        if !all_lost.is_empty() {
+            return Ok(Err(all_lost));
+        }
         self.copy(comm, transfers)?;
-        all_or_none(comm, first.map_or_else(|| self.read(self.share[0]), Ok))
+        all_or_none(comm, first.map_or_else(|| self.read(self.share[0]), Ok)).map(Ok)
     }
 
-    /// Returns the files that ranks hold, without those that a rank of the same host has found damaged: it may be the same file.
-    fn sound(&self, comm: &Communicator, lacking: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
+    /// Returns the copies after which each rank has the files that it lacks, if another rank has a sound one. The same on all
+    /// ranks. A collective call.
+    fn plan(&self, comm: &Communicator, lacking: &[Vec<usize>]) -> Result<Vec<Transfer>> {
         let mut held = self.choice.held.clone();
+        let mut unsound = lacking.to_vec();
+        loop {
+            self.leave_out(comm, &unsound, &mut held);
+            let transfers = transfer::plan(lacking, &held);
+            if transfers.is_empty() {
+                return Ok(transfers);
+            }
+            let sent = transfers.iter().filter(|copy| copy.from == comm.rank()).map(|copy| copy.file);
+            let sent: BTreeSet<usize> = sent.collect();
+            let found: Vec<usize> = sent.into_iter().filter(|saved| self.read(*saved).is_err()).collect();
+            unsound = gather_lists(comm, &found)?;
+            if unsound.iter().all(Vec::is_empty) {
+                return Ok(transfers);
+            }
+        }
+    }
+
+    /// Leaves out the files that a rank of the same host has found `unsound`: it may be the same file.
+    fn leave_out(&self, comm: &Communicator, unsound: &[Vec<usize>], held: &mut [BTreeSet<usize>]) {
         let host = |rank: usize| comm.world().hosts()[comm.world_ranks()[rank]];
-        for (rank, files) in lacking.iter().enumerate() {
+        for (rank, files) in unsound.iter().enumerate() {
             for file in files.iter().filter(|file| self.choice.held[rank].contains(file)) {
                 for (other, files) in held.iter_mut().enumerate() {
                     if host(other) == host(rank) {
@@ -82,7 +117,11 @@ impl<'a> Files<'a> {
                 }
             }
         }
-        held
+    }
+
+    /// Returns true if the error of a file means that it is damaged, lacking or out of place.
+    fn is_damaged(&self, saved: usize, error: &Error) -> bool {
+        matches!(error, Error::Usage { .. }) && !file::is_of_another_version(&self.path(saved))
     }
 
     /// Makes copies of files, which are the same list on all ranks. A collective call.
@@ -90,12 +129,12 @@ impl<'a> Files<'a> {
         if transfers.is_empty() {
             return Ok(());
         }
-        let Choice { name, save, .. } = self.choice;
+        let Choice { name, save, .. } = &self.choice;
         self.folder.discard_copied(*name);
         let place =
             |saved, bytes: &[u8]| file::put(&self.folder.copied(*name)?.join(self.name(saved)), bytes);
-        let whole = |saved| self.read(saved).and_then(|_| file::bytes(&self.path(saved))).map(Cow::Owned);
-        transfer::make(comm, &transfers, whole, place)?;
+        let bytes = |saved| file::bytes(&self.path(saved)).map(Cow::Owned);
+        transfer::make(comm, &transfers, bytes, place)?;
         // One rank after another, since those of a host may share the directory.
         let receivers: BTreeSet<usize> = transfers.iter().map(|copy| copy.to).collect();
         for receiver in receivers {

@@ -57,7 +57,7 @@ pub use snapshots::Snapshots;
 use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
 use crate::record::{all_or_none, gather_lists, gather_texts};
-use choice::choose;
+use choice::{DamagedFiles, choose};
 use file::SAVED_AS;
 use files::Files;
 use folder::{Folder, Name};
@@ -101,8 +101,8 @@ pub struct Checkpoints {
     pub keep: usize,
     /// True to load a checkpoint of a different number of ranks: replicas that are not identical begin with the mean of all,
     /// and the state of the algorithm becomes what [`Algorithm::checkpoint`](crate::Algorithm::checkpoint) declares. If no
-    /// checkpoint is complete on all hosts together, the newest is loaded without the files that are lost: means are then
-    /// those of the files that are left. The records of the program are those of one file. Default: false, these are errors.
+    /// checkpoint is complete on all hosts together, the newest is loaded without the files that are lost or damaged: means are
+    /// then those of the files that are left. The records of the program are those of one file. Default: false, these are errors.
     pub any_ranks: bool,
     /// Number of other hosts that keep a copy of the file of each rank, in the directory of that name there: that many hosts
     /// can be lost with their disks. Each save sends the file that many times. Default: 0. Hosts that share the directory
@@ -241,7 +241,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// On every rank, if a file of any rank cannot be read, is damaged, belongs to another training, or is from a
-    /// different save than the files of the other ranks, and no other host has a copy: the message states the remedy.
+    /// different save than the files of the other ranks, and no other host has a copy: the message states the remedy. With
+    /// [`any_ranks`](Self::any_ranks), damaged files and those of a different save count as lost instead.
     /// [`Error::Usage`] if there are checkpoints, but none is complete, or the newest lacks files in a directory that all ranks
     /// have, or is of a different number of ranks, unless [`any_ranks`](Self::any_ranks) permits that.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
@@ -261,13 +262,9 @@ impl Checkpoints {
         note_checkpoint(false);
         let comm = engine.communicator();
         let folder = self.folder(comm);
-        let Some(choice) = choose(comm, &folder, self.any_ranks)? else { return Ok(None) };
-        if choice.is_resized && !self.any_ranks {
-            return Err(of_other_ranks(&folder.path(choice.name), choice.ranks, comm.size()));
-        }
-        let (files, first) = Files::gather(comm, &folder, &choice)?;
+        let Some((files, first)) = self.gather(comm, &folder)? else { return Ok(None) };
         if comm.rank() == 0 && !files.lost().is_empty() {
-            let (lost, name) = (files.lost(), choice.name);
+            let (lost, name) = (files.lost(), files.choice().name);
             tracing::warn!(
                 "the files of the ranks {lost:?} of {name} are lost, and their part of the state with them"
             );
@@ -275,13 +272,41 @@ impl Checkpoints {
         let mut record = Arc::try_unwrap(first).or_else(|first| first.copied())?;
         let own = record.detach(OWN);
         all_or_none(comm, fits(&own))?;
-        if choice.is_resized {
+        if files.choice().is_resized {
             resize::load(engine, &files, record)?;
         } else {
             engine.checkpoint().load(record)?;
         }
         self.adopt(engine);
         Ok(Some(own))
+    }
+
+    /// Chooses a checkpoint, and gathers the files of it that this rank reads. Returns also the first of them. Chooses again if
+    /// a file is damaged on every host that has it, and any number of ranks is permitted.
+    fn gather<'a>(
+        &self,
+        comm: &Communicator,
+        folder: &'a Folder<'a>,
+    ) -> Result<Option<(Files<'a>, Arc<Record>)>> {
+        let mut damaged = DamagedFiles::default();
+        loop {
+            let choice = choose(comm, folder, self.any_ranks, &damaged)?;
+            let Some(choice) = choice else { return Ok(None) };
+            if choice.is_resized && !self.any_ranks {
+                return Err(of_other_ranks(&folder.path(choice.name), choice.ranks, comm.size()));
+            }
+            let mut files = Files::new(comm, folder, choice);
+            match files.complete(comm, self.any_ranks)? {
+                Ok(first) => return Ok(Some((files, first))),
+                Err(lost) => {
+                    if comm.rank() == 0 {
+                        let name = files.choice().name;
+                        tracing::warn!("the files of the ranks {lost:?} of {name} are damaged on every host");
+                    }
+                    damaged.add(files.choice(), lost);
+                }
+            }
+        }
     }
 }
 

@@ -35,6 +35,10 @@ fn resumed(at: &Scratch, hosts: &[usize], any_ranks: bool) -> Vec<Result<Option<
     spawn_hosts(hosts, run).unwrap()
 }
 
+fn files_in(at: &Path) -> Vec<PathBuf> {
+    names(at).into_iter().map(|name| at.join(name)).collect()
+}
+
 fn files(at: &Scratch, host: usize, step: u64) -> Vec<String> {
     let names = names(&directory(at, host).join(format!("step-{step:06}")));
     names.into_iter().map(|name| name[9..10].to_owned()).collect()
@@ -95,6 +99,62 @@ fn a_damaged_file_is_replaced_by_its_copy() {
     fs::write(directory(&scratch, 2).join("step-000003/rank-00002-of-00004.safetensors"), b"").unwrap();
     for error in resumed(&scratch, &HOSTS, false) {
         assert!(error.unwrap_err().contains("rank-00002-of-00004.safetensors is damaged"));
+    }
+}
+
+/// Damages the copies of the file of rank 2 in a checkpoint on these hosts.
+fn damage(at: &Scratch, step: u64, hosts: &[usize]) {
+    for host in hosts {
+        let file = format!("step-{step:06}/rank-00002-of-00004.safetensors");
+        fs::write(directory(at, *host).join(file), b"").unwrap();
+    }
+}
+
+#[test]
+fn without_a_sound_copy_ranks_continue_with_the_files_that_are_left_or_an_older_checkpoint() {
+    let scratch = Scratch::new();
+    train(&scratch, &HOSTS, (2, 2));
+    damage(&scratch, 2, &[0, 1]);
+    // The copy of the last host is sound.
+    assert_eq!(resumed(&scratch, &HOSTS, false), vec![Ok(Some(2)); 4]);
+    train(&scratch, &HOSTS, (4, 2));
+    damage(&scratch, 4, &[0, 1, 2]);
+    assert_eq!(resumed(&scratch, &HOSTS, true), vec![Ok(Some(2)); 4]);
+    assert_eq!(resumed(&scratch, &HOSTS[1..], true), vec![Ok(Some(2)); 3]);
+    damage(&scratch, 2, &[0, 1, 2]);
+    assert_eq!(resumed(&scratch, &HOSTS, true), vec![Ok(Some(4)); 4]);
+    assert!(resumed(&scratch, &HOSTS, false).iter().all(Result::is_err));
+}
+
+#[test]
+fn ranks_of_one_directory_continue_without_a_damaged_file_if_they_may() {
+    let scratch = Scratch::new();
+    train(&scratch, &[0; 4], (2, 0));
+    let file =
+        |rank: usize| directory(&scratch, 0).join(format!("step-000002/rank-{rank:05}-of-00004.safetensors"));
+    fs::write(file(2), b"").unwrap();
+    for ranks in [2, 4, 5] {
+        assert_eq!(resumed(&scratch, &vec![0; ranks], true), vec![Ok(Some(2)); ranks]);
+    }
+    (0..4).for_each(|rank| fs::write(file(rank), b"").unwrap());
+    for error in resumed(&scratch, &[0; 4], true) {
+        assert!(error.unwrap_err().contains("no checkpoint is complete: step-000002 lacks the files"));
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_version_does_not_count_as_damaged() {
+    let scratch = Scratch::new();
+    train(&scratch, &[0; 2], (2, 0));
+    train(&scratch, &[0; 2], (4, 0));
+    for file in files_in(&directory(&scratch, 0).join("step-000004")) {
+        let mut bytes = fs::read(&file).unwrap();
+        let at = bytes.windows(10).position(|part| part == b"hexagram 2").unwrap();
+        bytes[at + 9] = b'1';
+        fs::write(file, bytes).unwrap();
+    }
+    for error in resumed(&scratch, &[0; 2], true) {
+        assert!(error.unwrap_err().contains("is of the format `hexagram 1`"));
     }
 }
 
