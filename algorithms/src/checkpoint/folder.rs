@@ -199,8 +199,7 @@ impl<'a> Folder<'a> {
     pub(super) fn take_copied(&self, name: Name, save: &str) -> Result<()> {
         let path = self.holding(name);
         if path.is_dir() && inside(&path, name).is_none_or(|(_, inside)| inside != save) {
-            let aside = self.root.join(format!("{name}-of-another-save"));
-            delete(&aside);
+            let aside = self.free(&format!("{name}-of-another-save"));
             fs::rename(&path, &aside).map_err(|cause| refused("rename", &path, cause))?;
             let (path, aside) = (path.display(), aside.display());
             tracing::warn!("{path} was not of the same save as on other hosts, and is now {aside}");
@@ -215,6 +214,17 @@ impl<'a> Folder<'a> {
         delete(&copied);
         sync(&path)?;
         sync(self.root)
+    }
+
+    /// Returns the first path of `name`, `name.1`, `name.2`, … that is free.
+    fn free(&self, name: &str) -> PathBuf {
+        let mut path = self.root.join(name);
+        let mut number = 0;
+        while fs::symlink_metadata(&path).is_ok() {
+            number += 1;
+            path = self.root.join(format!("{name}.{number}"));
+        }
+        path
     }
 
     /// Removes the leftovers of a killed run, if permitted. Must not be called while a rank writes.

@@ -168,10 +168,21 @@ fn a_host_that_returns_with_another_save_of_that_step_gets_the_new_one() {
         fs::remove_dir_all(directory(&scratch, host).join("step-000004")).unwrap();
     }
     train(&scratch, &HOSTS[..3], (4, 1));
+    // Those of earlier returns.
+    for aside in ["step-000004-of-another-save", "step-000004-of-another-save.1"] {
+        fs::create_dir(directory(&scratch, 2).join(aside)).unwrap();
+        fs::write(directory(&scratch, 2).join(aside).join("file"), b"kept").unwrap();
+    }
     let before =
         fs::read(directory(&scratch, 0).join("step-000004/rank-00000-of-00003.safetensors")).unwrap();
     assert_eq!(resumed(&scratch, &HOSTS, true), vec![Ok(Some(4)); 4]);
-    assert!(names(&directory(&scratch, 2)).contains(&"step-000004-of-another-save".to_owned()));
+    for (aside, file) in [
+        ("step-000004-of-another-save", "file"),
+        ("step-000004-of-another-save.1", "file"),
+        ("step-000004-of-another-save.2", "rank-00003-of-00004.safetensors"),
+    ] {
+        assert!(directory(&scratch, 2).join(aside).join(file).is_file(), "{aside}");
+    }
     assert_eq!(
         fs::read(directory(&scratch, 2).join("step-000004/rank-00000-of-00003.safetensors")).unwrap(),
         before
