@@ -22,7 +22,9 @@ use hexagram_logical::{Communicator, Error, Result};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ use std::sync::Arc;
 /// Steps from one snapshot to the next, if ranks have to meet for one.
 const PERIOD: u64 = 16;
 
-/// Name of the fact with the folders that hold checkpoints of the training.
+/// Prefix of the record with the folders that hold checkpoints of the training.
 const KEPT_IN: &str = "kept-in";
 
 /// The state of the last steps of a training, on one rank, from which the ranks that are left continue together with new ones.
@@ -114,9 +116,7 @@ impl Snapshots {
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {
         let mut record = engine.checkpoint().save_unchecked()?;
         record.absorb(OWN, own);
-        let folders: Vec<_> =
-            engine.kept_in.borrow().iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
-        record.note(KEPT_IN, folders.join("\n"));
+        record.absorb(KEPT_IN, of_folders(&engine.kept_in.borrow())?);
         let comm = engine.communicator();
         let about = About { era: self.era, step: engine.steps(), rank: comm.rank(), ranks: comm.size() };
         self.kept.push(Snapshot { about, record: Arc::new(record) });
@@ -146,8 +146,7 @@ impl Snapshots {
         let mut record = all_or_none(&comm, records.first().and_then(|record| record.copied()))?;
         let own = record.detach(OWN);
         // A new member continues the training of these folders, too.
-        let folders: String = record.noted(KEPT_IN)?;
-        *engine.kept_in.borrow_mut() = folders.lines().map(PathBuf::from).collect();
+        *engine.kept_in.borrow_mut() = folders_in(&record.detach(KEPT_IN))?;
         if chosen.is_resized(comm.size()) {
             resize::load(engine, &records, record)?;
         } else {
@@ -157,6 +156,21 @@ impl Snapshots {
         self.push(engine, own.copied()?)?;
         Ok(Some(own))
     }
+}
+
+/// Returns a record of paths, as their bytes: they need not be UTF-8.
+fn of_folders(folders: &[PathBuf]) -> Result<Record> {
+    let mut record = Record::default();
+    for (number, folder) in folders.iter().enumerate() {
+        record.put(&number.to_string(), folder.as_os_str().as_bytes())?;
+    }
+    Ok(record)
+}
+
+/// Returns the paths in a record.
+fn folders_in(record: &Record) -> Result<Vec<PathBuf>> {
+    let path = |name: &String| Ok(OsString::from_vec(record.get(name)?).into());
+    record.tensors.keys().map(path).collect()
 }
 
 /// Returns true if no rank can be more than one step ahead of another.

@@ -4,6 +4,8 @@ use super::resize::{SAVED, algorithms, steps, trainer};
 use super::*;
 use hexagram_algorithms::checkpoint::Snapshots;
 use hexagram_algorithms::registry;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
 /// Ranks of the next generation: their memory, or none if they are new.
@@ -132,6 +134,33 @@ fn a_change_of_members_equals_a_planned_one_bit_for_bit() {
             let ends: Vec<_> = parameters.into_iter().map(|[_, end]| end).collect();
             assert_eq!(ends, planned(&algorithm, size), "{name} {died} {arrived}");
         }
+    }
+}
+
+#[test]
+fn a_new_member_saves_in_the_directories_of_the_others_whatever_their_names_are() {
+    let scratch = Scratch::new();
+    let names = [&b"a\xff"[..], b"a\xef\xbf\xbd", b"two\nlines", "née".as_bytes()];
+    let at = |name: &[u8]| Checkpoints::new(scratch.path().join(OsStr::from_bytes(name)));
+    for name in names {
+        let memory = Mutex::new(Snapshots::new());
+        let first = |comm: Communicator| {
+            let mut trainer = super::trainer(&comm)?;
+            super::steps(&mut trainer, 1)?;
+            at(name).save(trainer.engine(), Record::default())?;
+            memory.lock().unwrap().keep(trainer.engine(), Record::default)
+        };
+        spawn(TransportKind::Thread, 1, first).unwrap();
+        let second = |comm: Communicator| {
+            let mut snapshots = match comm.rank() {
+                0 => std::mem::take(&mut *memory.lock().unwrap()),
+                _ => Snapshots::new(),
+            };
+            let mut trainer = super::trainer(&comm)?;
+            snapshots.load(trainer.engine())?;
+            at(name).check(trainer.engine())
+        };
+        spawn(TransportKind::Thread, 2, second).unwrap();
     }
 }
 
