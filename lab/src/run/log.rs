@@ -1,5 +1,6 @@
 //! Reporter of a training while it runs and at its end: prints, writes metrics.jsonl, and draws the picture.
 
+use super::memory::TrainedStep;
 use super::metrics::{EpochMetrics, MetricsFile, StepMetrics};
 use super::progress::EpochProgress;
 use super::report::RunReport;
@@ -108,6 +109,10 @@ impl<'a> RunLog<'a> {
         // Earlier members of the job may have written to it.
         let appends = world.generation().is_some_and(|generation| generation > 1);
         let metrics = if first { Some(MetricsFile::open(directory, appends)?) } else { None };
+        let began = match world.generation() {
+            Some(_) => run.memory().began(),
+            None => Instant::now(),
+        };
         let progress = EpochProgress::new(world.rank(), steps);
         Ok(RunLog {
             run,
@@ -115,7 +120,7 @@ impl<'a> RunLog<'a> {
             progress,
             metrics,
             is_lost: false,
-            began: Instant::now(),
+            began,
             epoch: 0,
             ended: Vec::new(),
             count: 0.0,
@@ -146,6 +151,28 @@ impl<'a> RunLog<'a> {
         self.is_continued = true;
         self.earlier = earlier;
         self.say(&format!("continues at step {} with {} ranks", self.resumed_at, self.world.size()));
+    }
+
+    /// Brings the figures of earlier members of the job to the step and the epoch, from 0, from which the training continues:
+    /// later ones are removed, and those of `earlier` steps that are missing are added.
+    pub(super) fn restore(&mut self, epoch: u64, earlier: &[TrainedStep]) {
+        let Some(metrics) = &mut self.metrics else { return };
+        let mut restored = metrics.take_back(self.steps, epoch);
+        for own in earlier {
+            restored = restored.and_then(|()| {
+                metrics.step(StepMetrics {
+                    epoch: own.epoch + 1,
+                    step: own.step,
+                    loss: own.loss,
+                    learning_rate: self.rate.at(own.step - 1),
+                    seconds: own.ended.as_secs_f64(),
+                    metrics: own.metrics.clone(),
+                    tokens: Vec::new(),
+                })
+            });
+        }
+        let restored = restored.and_then(|()| metrics.flush());
+        self.lost(restored.err());
     }
 
     /// Begins an epoch, which counts from 0.

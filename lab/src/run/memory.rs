@@ -4,7 +4,7 @@ use super::log::Spent;
 use hexagram::algorithms::Snapshots;
 use hexagram::{Communicator, ReduceOp, Result};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Number of steps that a change of members may take back, and more.
 const MOST_TAKEN_BACK: u64 = 64;
@@ -16,6 +16,7 @@ pub(super) struct RunMemory {
     pub(super) snapshots: Snapshots,
     /// Steps of the current epoch and of those to which a change may take back, in order.
     steps: Vec<TrainedStep>,
+    began: Option<Instant>,
 }
 
 /// A step of this rank.
@@ -38,6 +39,11 @@ pub(super) struct TrainedStep {
 }
 
 impl RunMemory {
+    /// Returns when the run began, in the first generation of this rank.
+    pub(super) fn began(&mut self) -> Instant {
+        *self.began.get_or_insert_with(Instant::now)
+    }
+
     /// Adds a step.
     pub(super) fn push(&mut self, step: TrainedStep) {
         self.steps.push(step);

@@ -11,7 +11,7 @@ use super::work::StepWork;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,7 @@ pub(super) struct EpochMetrics {
 /// # Errors
 /// [`Error::System`] if it cannot be created.
 pub(crate) fn prepare(directory: &Path) -> Result<()> {
-    std::fs::create_dir_all(directory).map_err(|cause| {
+    fs::create_dir_all(directory).map_err(|cause| {
         let what = format!("create the directory {}", directory.display());
         let is_adrift = directory.is_relative() && std::env::current_dir().is_err();
         let remedy = match is_adrift {
@@ -85,6 +85,8 @@ pub(super) struct MetricsFile {
     file: BufWriter<File>,
     steps: Vec<StepMetrics>,
     epochs: Vec<EpochMetrics>,
+    /// Newest step in the file that earlier members of the job have written.
+    written: u64,
 }
 
 impl MetricsFile {
@@ -110,15 +112,40 @@ impl MetricsFile {
             let placed = if appends { file.seek(SeekFrom::End(0)).map(drop) } else { file.set_len(0) };
             placed.map_err(|cause| not_written(&path, cause))?;
         }
-        Ok(MetricsFile { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
+        let file = BufWriter::new(file);
+        Ok(MetricsFile { path, file, steps: Vec::new(), epochs: Vec::new(), written: 0 })
     }
 
-    /// Records a step.
+    /// Removes the lines of steps after `step`, and of the ends of `epoch`, which counts from 0, and later ones: earlier
+    /// members of the job have written them, and they happen again. Also removes a line that a killed rank has cut short.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the file cannot be read or written.
+    pub(super) fn take_back(&mut self, step: u64, epoch: u64) -> Result<()> {
+        let file = self.file.get_mut();
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(());
+        }
+        let taken_back = fs::read(&self.path).and_then(|text| {
+            let (end, newest) = lines_up_to(&text, step, epoch);
+            self.written = newest;
+            file.set_len(end as u64)?;
+            file.seek(SeekFrom::Start(end as u64)).map(drop)
+        });
+        taken_back.map_err(|cause| not_written(&self.path, cause))
+    }
+
+    /// Records a step, unless the file has it.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the disk is full or missing.
     pub(super) fn step(&mut self, step: StepMetrics) -> Result<()> {
+        if step.step <= self.written {
+            self.steps.push(step);
+            return Ok(());
+        }
         let mut fields = vec![
             ("event", json!("step")),
             ("epoch", json!(step.epoch)),
@@ -193,13 +220,37 @@ impl MetricsFile {
         written.map_err(|cause| self.failed(cause))
     }
 
-    fn flush(&mut self) -> Result<()> {
+    /// Hands everything so far to the system.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the disk is full or missing.
+    pub(super) fn flush(&mut self) -> Result<()> {
         self.file.flush().map_err(|cause| self.failed(cause))
     }
 
     fn failed(&self, cause: io::Error) -> Error {
         not_written(&self.path, cause)
     }
+}
+
+/// Returns the length of the lines up to `step`, without the end of `epoch`, which counts from 0; and the number of the newest
+/// step in them. Reads from the end, since few lines come after.
+fn lines_up_to(text: &[u8], step: u64, epoch: u64) -> (usize, u64) {
+    let begin_of_line = |text: &[u8]| text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let mut end = begin_of_line(text);
+    let mut kept = None;
+    while end > 0 {
+        let begin = begin_of_line(&text[..end - 1]);
+        let line: Value = serde_json::from_slice(&text[begin..end]).unwrap_or_default();
+        match (line["event"].as_str(), line["step"].as_u64(), line["epoch"].as_u64()) {
+            (Some("step"), Some(of), _) if of <= step => return (kept.unwrap_or(end), of),
+            (Some("epoch"), _, Some(of)) if of <= epoch => kept = kept.or(Some(end)),
+            _ => kept = None,
+        }
+        end = begin;
+    }
+    (0, 0)
 }
 
 /// Returns the error of a file of a run that could not be written.
@@ -211,7 +262,6 @@ pub(super) fn not_written(path: &Path, cause: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     const STEP: StepMetrics = StepMetrics {
         epoch: 0,
@@ -286,6 +336,42 @@ mod tests {
         metrics.step(StepMetrics { metrics: given, ..STEP }).unwrap();
         metrics.epoch(EPOCH).unwrap();
         assert_eq!(scratch.lines()[0]["metrics"], json!({"drift": 0.5, "staleness": null}));
+    }
+
+    #[test]
+    fn steps_that_are_taken_back_and_a_line_cut_short_are_removed() {
+        let scratch = Scratch::new("taken-back");
+        let mut metrics = MetricsFile::open(&scratch.0, false).unwrap();
+        for epoch in 1..=3 {
+            (3 * epoch - 2..=3 * epoch)
+                .for_each(|step| metrics.step(StepMetrics { epoch, step, ..STEP }).unwrap());
+            metrics.epoch(EpochMetrics { epoch, ..EPOCH }).unwrap();
+        }
+        metrics.summary(&[]).unwrap();
+        drop(metrics);
+        let path = scratch.0.join("metrics.jsonl");
+        let whole = fs::read_to_string(&path).unwrap();
+        let torn = format!("{whole}{}", &whole[..30]);
+        // The step from which the training continues, its epoch from 0, and the lines that are left.
+        for (step, epoch, lines) in [(9, 3, 12), (9, 2, 11), (7, 2, 9), (6, 1, 7), (5, 1, 6), (0, 0, 0)] {
+            for text in [&whole, &torn] {
+                fs::write(&path, text).unwrap();
+                let mut metrics = MetricsFile::open(&scratch.0, true).unwrap();
+                metrics.take_back(step, epoch).unwrap();
+                // Written already.
+                metrics.step(StepMetrics { step, ..STEP }).unwrap();
+                metrics.step(StepMetrics { step: step + 1, ..STEP }).unwrap();
+                metrics.summary(&[]).unwrap();
+                let found = scratch.lines();
+                assert_eq!(found.len(), lines + 2, "{step}");
+                assert_eq!(found[lines]["step"], step + 1);
+                assert!(fs::read_to_string(&path).unwrap().starts_with(&kept_lines(&whole, lines)));
+            }
+        }
+    }
+
+    fn kept_lines(text: &str, count: usize) -> String {
+        text.split_inclusive('\n').take(count).collect()
     }
 
     #[test]

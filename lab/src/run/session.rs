@@ -101,10 +101,11 @@ impl<'a> TrainingSession<'a> {
         saves.check(replica)?;
         let step = replica.engine().steps();
         log.resumed(step);
-        let mut earlier = match generation > Some(1) {
-            true => run.memory().earlier(comm, step)?,
-            false => Vec::new(),
-        };
+        let mut earlier = Vec::new();
+        if generation > Some(1) {
+            earlier = run.memory().earlier(comm, step)?;
+            log.restore(resumed.epoch, &earlier);
+        }
         earlier.retain(|own| own.epoch == resumed.epoch);
         let spent = earlier.last().map(|own| own.spent).unwrap_or_default();
         let continued = is_continued.then(|| Continued { spent, position: loader.state() });

@@ -74,6 +74,17 @@ fn a_training_whose_ranks_are_killed_continues_in_place_and_learns_as_much() {
         let (report, killed) = train("elastic", &arguments, &[0, 2, 1]);
         assert_eq!(killed, 3);
         assert_eq!(report["event"], "summary");
+        let events =
+            |name: &'static str| metrics("elastic").into_iter().filter(move |line| line["event"] == name);
+        let steps: Vec<u64> = events("step").map(|line| line["step"].as_u64().unwrap()).collect();
+        assert_eq!(
+            steps,
+            (1..=steps.len() as u64).collect::<Vec<_>>(),
+            "{algorithm}: each step once, in order"
+        );
+        let of_epochs: Vec<u64> = events("epoch").map(|line| line["epoch"].as_u64().unwrap()).collect();
+        assert_eq!(of_epochs, (1..=epochs).collect::<Vec<_>>(), "{algorithm}");
+        assert!(events("step").all(|line| line["loss"].is_f64()), "{algorithm}");
         assert!(report["test_accuracy"].as_f64().unwrap() >= 0.93, "{report}");
         assert_eq!(report["replicas_identical"], algorithm == "gradient-allreduce", "{report}");
         // A new one may be late for the end.
