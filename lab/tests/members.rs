@@ -38,6 +38,16 @@ enum Change {
     Arrival(usize, u64),
 }
 
+impl Change {
+    /// Returns the rank that is no member of the next generation.
+    fn gone(self) -> Option<usize> {
+        match self {
+            Change::Death(rank) | Change::Stop(rank) | Change::Leave(rank, _) => Some(rank),
+            Change::Arrival(..) => None,
+        }
+    }
+}
+
 /// A training with changes, drawn from a seed.
 struct Plan {
     seed: u64,
@@ -103,18 +113,7 @@ impl Plan {
         change: Option<Change>,
         generation: &Generation,
     ) -> Option<Vec<Option<Snapshots>>> {
-        let ranks = members.len();
-        let at = Duration::from_millis(500 + self.random.below(8000));
-        let faults = match change {
-            Some(Change::Death(rank)) => vec![Fault { at, kind: FaultKind::RankDies(rank) }],
-            Some(Change::Stop(rank)) => vec![Fault { at, kind: FaultKind::RankStops(rank) }],
-            _ => Vec::new(),
-        };
-        let link = LinkSpec::new(1.25e9, Duration::from_micros(20));
-        let hosts = if ranks.is_multiple_of(2) { ranks / 2 } else { ranks };
-        let cluster = Cluster::flat(ranks, hosts, link, link).unwrap();
-        let seed = self.random.below(1 << 30);
-        let simulation = Simulation { seed, shuffled: true, faults, ..Simulation::new(cluster) };
+        let simulation = self.simulation(members.len(), change);
         let options = JoinOptions { deadline: Duration::from_secs(15), ..Job::default().options };
         let job = Job { options, limit: Duration::from_secs(20_000), ..Job::default() };
         let members: Vec<Mutex<Option<Snapshots>>> = members.into_iter().map(Mutex::new).collect();
@@ -125,34 +124,43 @@ impl Plan {
             result
         };
         let played = simulation.play(&job, rank).unwrap();
-        let gone = match change {
-            Some(Change::Death(rank) | Change::Stop(rank) | Change::Leave(rank, _)) => Some(rank),
-            _ => None,
-        };
+        let seed = self.seed;
+        let gone = change.and_then(Change::gone);
         let ends = played.outcome.results.iter().enumerate().filter(|(rank, _)| Some(*rank) != gone);
         let ends: Vec<_> = ends
-            .map(|(rank, end)| {
-                (rank, end.as_ref().unwrap_or_else(|| panic!("seed {}: rank {rank} hangs", self.seed)))
-            })
+            .map(|(rank, end)| end.as_ref().unwrap_or_else(|| panic!("seed {seed}: rank {rank} hangs")))
             .collect();
-        let finished = ends.iter().filter(|(_, end)| end.result.is_ok()).count();
-        if finished == ends.len() {
+        if ends.iter().all(|end| end.result.is_ok()) {
             return None;
         }
-        for (rank, end) in &ends {
-            let error = end.result.as_ref().err().map(Error::to_string).unwrap_or_default();
-            assert!(change.is_some(), "seed {}: rank {rank} ends without a change: {error}", self.seed);
-        }
+        let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
+        let errors: Vec<String> = errors.map(Error::to_string).collect();
+        assert!(change.is_some(), "seed {seed}: ranks end without a change: {errors:?}");
         let mut next: Vec<Option<Snapshots>> = Vec::new();
         for (rank, member) in members.into_iter().enumerate().filter(|(rank, _)| Some(*rank) != gone) {
             let snapshots = member.into_inner().unwrap();
-            assert!(snapshots.is_some(), "seed {}: rank {rank} has lost its memory", self.seed);
+            assert!(snapshots.is_some(), "seed {seed}: rank {rank} has lost its memory");
             next.push(snapshots);
         }
         if matches!(change, Some(Change::Arrival(..))) || next.is_empty() {
             next.push(None);
         }
         Some(next)
+    }
+
+    /// Returns the simulation of one generation.
+    fn simulation(&mut self, ranks: usize, change: Option<Change>) -> Simulation {
+        let at = Duration::from_millis(500 + self.random.below(8000));
+        let faults = match change {
+            Some(Change::Death(rank)) => vec![Fault { at, kind: FaultKind::RankDies(rank) }],
+            Some(Change::Stop(rank)) => vec![Fault { at, kind: FaultKind::RankStops(rank) }],
+            _ => Vec::new(),
+        };
+        let link = LinkSpec::new(1.25e9, Duration::from_micros(20));
+        let hosts = if ranks.is_multiple_of(2) { ranks / 2 } else { ranks };
+        let cluster = Cluster::flat(ranks, hosts, link, link).unwrap();
+        let seed = self.random.below(1 << 30);
+        Simulation { seed, shuffled: true, faults, ..Simulation::new(cluster) }
     }
 
     /// Trains as one rank of a generation.
@@ -165,11 +173,7 @@ impl Plan {
     ) -> Result<()> {
         world.set_deadline(Duration::from_secs(20));
         let comm = Communicator::open(world, 0)?;
-        let parameter = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![3, 4] };
-        let optimizer = Some(fitting(&self.algorithm, Arc::new(Sgd::default())));
-        let options = EngineOptions { optimizer, ..EngineOptions::default() };
-        let mut engine = DataParallel::new(&comm, vec![parameter], self.algorithm.clone(), options)?;
-        engine.set_learning_rate(RATE);
+        let mut engine = self.engine(&comm)?;
         let mut loader = self.loader(&comm);
         if let Some(own) = snapshots.load(&mut engine)? {
             loader.resume(&position::noted(&own).unwrap()).unwrap();
@@ -179,13 +183,8 @@ impl Plan {
         for epoch in loader.state().epoch..EPOCHS {
             let mut batches = loader.iter();
             while let Some(batch) = batches.next() {
-                match change {
-                    Some(Change::Leave(rank, step)) if (rank, step) == (world.rank(), made) => return Ok(()),
-                    Some(Change::Arrival(rank, step)) if (rank, step) == (world.rank(), made) => {
-                        world.health().fail_self("continues with a new member");
-                        return Err(Error::usage("a member arrives", "continue"));
-                    }
-                    _ => {}
+                if leaves(world, change, made)? {
+                    return Ok(());
                 }
                 let batch = batch.unwrap();
                 let mut drawn = generation.drawn.lock().unwrap();
@@ -206,6 +205,15 @@ impl Plan {
         Ok(())
     }
 
+    fn engine(&self, comm: &Communicator) -> Result<DataParallel> {
+        let parameter = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![3, 4] };
+        let optimizer = Some(fitting(&self.algorithm, Arc::new(Sgd::default())));
+        let options = EngineOptions { optimizer, ..EngineOptions::default() };
+        let mut engine = DataParallel::new(comm, vec![parameter], self.algorithm.clone(), options)?;
+        engine.set_learning_rate(RATE);
+        Ok(engine)
+    }
+
     /// Returns the time of the backward pass of a step, which differs between ranks.
     fn time(&self, rank: usize, step: u64) -> Duration {
         let share = (rank as u64 * 31 + step * 17 + self.seed) % 16;
@@ -223,6 +231,22 @@ impl Plan {
         };
         let items = Items((0..self.samples).collect());
         DataLoader::with_collate(items, options, |samples, _| Ok(samples)).unwrap()
+    }
+}
+
+/// Returns true if this rank leaves after this number of steps.
+///
+/// # Errors
+/// If it is told then that another one has arrived.
+fn leaves(world: &World, change: Option<Change>, made: u64) -> Result<bool> {
+    let is_now = |rank, step| (rank, step) == (world.rank(), made);
+    match change {
+        Some(Change::Arrival(rank, step)) if is_now(rank, step) => {
+            world.health().fail_self("continues with a new member");
+            Err(Error::usage("a member arrives", "continue"))
+        }
+        Some(Change::Leave(rank, step)) => Ok(is_now(rank, step)),
+        _ => Ok(false),
     }
 }
 

@@ -45,6 +45,12 @@ impl Spent {
             samples: self.samples + other.samples,
         }
     }
+
+    /// Returns all numbers, in the order of the fields, with times in seconds.
+    fn numbers(self) -> [f64; 5] {
+        let Spent { count, blocked, steps, bytes, samples } = self;
+        [count as f64, blocked.as_secs_f64(), steps.as_secs_f64(), bytes as f64, samples as f64]
+    }
 }
 
 /// Result of a training, of all replicas.
@@ -201,9 +207,7 @@ impl<'a> RunLog<'a> {
         evaluation: Evaluation<f64>,
         (spent, work): (Spent, Option<StepWork>),
     ) -> Result<(), RunError> {
-        let Spent { count, blocked, steps, bytes, samples } = spent;
-        let seconds = [blocked, steps].map(|time| time.as_secs_f64());
-        let mut sums = [count as f64, seconds[0], seconds[1], bytes as f64, samples as f64];
+        let mut sums = spent.numbers();
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
         let [count, blocked, steps, bytes_sent, samples] = sums;
         let first_step = self.steps + 1;

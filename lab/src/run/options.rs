@@ -206,18 +206,21 @@ impl CheckedRun {
             });
             ended.map_err(|error| format!("rank {}: {error}", number.get()))
         };
-        match ranks.run_with(one)? {
-            Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
-            Ran::Here(ended) => {
-                let failed = |error: String| {
-                    console::line(self.subject.program, error);
-                    ExitCode::FAILURE
-                };
-                let mut codes = ended.into_iter().map(|code| code.unwrap_or_else(failed));
-                Ok(codes.find(|code| *code != ExitCode::SUCCESS).unwrap_or_default())
-            }
-            Ran::Elsewhere(code) => Ok(ExitCode::from(code)),
-        }
+        Ok(match ranks.run_with(one)? {
+            Ran::Here(ended) if ended.len() == 1 => ended.into_iter().collect::<Result<Vec<_>, _>>()?[0],
+            Ran::Here(ended) => self.code(ended),
+            Ran::Elsewhere(code) => ExitCode::from(code),
+        })
+    }
+
+    /// Prints the errors of ranks that ran as threads, and returns the first code of a failure.
+    fn code(&self, ended: Vec<Result<ExitCode, String>>) -> ExitCode {
+        let failed = |error: String| {
+            console::line(self.subject.program, error);
+            ExitCode::FAILURE
+        };
+        let mut codes = ended.into_iter().map(|code| code.unwrap_or_else(failed));
+        codes.find(|code| *code != ExitCode::SUCCESS).unwrap_or_default()
     }
 
     /// Returns a loader's options: this rank's share of the samples, in a new order in each epoch.

@@ -83,19 +83,7 @@ impl<'a> TrainingSession<'a> {
         if run.options.trace.is_some() {
             replica.trace()?;
         }
-        let continued = match generation {
-            Some(_) => Saves::continue_kept(replica, loader, &mut run.memory().snapshots)?,
-            None => None,
-        };
-        let is_continued = continued.is_some();
-        let resumed = match continued {
-            Some(continued) => continued,
-            // Without any rank that has the last steps, a later generation continues from the newest checkpoint.
-            None if run.options.resume || generation > Some(1) => {
-                saves.resume(replica, loader, run.options.change)?
-            }
-            None => Resumed::default(),
-        };
+        let (resumed, is_continued) = Self::resume(run, &saves, replica, loader)?;
         // After resuming: a learning rate that has changed replaces the one that was saved.
         replica.set_learning_rate(rate);
         saves.check(replica)?;
@@ -116,6 +104,28 @@ impl<'a> TrainingSession<'a> {
         }
         let epoch = CurrentEpoch::new(resumed.epoch, Duration::ZERO);
         Ok(TrainingSession { run, comm, log, saves, first_epoch: resumed.epoch, epoch, continued })
+    }
+
+    /// Continues from the last steps of the members of an elastic job, or from a checkpoint if the options ask for that. Returns
+    /// true in the first case.
+    fn resume<B: Send + 'static>(
+        run: &CheckedRun,
+        saves: &Saves,
+        replica: &mut impl Trained,
+        loader: &mut DataLoader<B>,
+    ) -> Result<(Resumed, bool), RunError> {
+        let generation = replica.engine().communicator().world().generation();
+        if generation.is_some()
+            && let Some(continued) = Saves::continue_kept(replica, loader, &mut run.memory().snapshots)?
+        {
+            return Ok((continued, true));
+        }
+        // Without any rank that has the last steps, a later generation continues from the newest checkpoint.
+        let resumed = match run.options.resume || generation > Some(1) {
+            true => saves.resume(replica, loader, run.options.change)?,
+            false => Resumed::default(),
+        };
+        Ok((resumed, false))
     }
 
     /// Returns the numbers of the epochs that are left.

@@ -295,10 +295,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let fabric = fabric.inspect_err(|error| health.fail_self(&format!("gave up while joining: {error}")))?;
     find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
     let numbers = hosts.host_numbers();
-    let local = match placement.launcher {
-        Launcher::Store => place_on_host(rank, &numbers),
-        _ => (placement.local_rank, placement.local_size),
-    };
+    let local = local_place(placement, &numbers);
     let elastic = generation.map(|generation| Elastic { generation, options: options.clone() });
     Ok(World::assemble(rank, local, numbers.into(), options.transport, fabric, Some(control), elastic))
 }
@@ -306,6 +303,14 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
 /// Returns false: the members of a job that is not elastic stay.
 fn never() -> bool {
     false
+}
+
+/// Returns the rank on its host, and the number of ranks on that host: those of the launcher, if it knows them.
+fn local_place(placement: &Placement, hosts: &[usize]) -> (usize, usize) {
+    match placement.launcher {
+        Launcher::Store => place_on_host(placement.rank, hosts),
+        _ => (placement.local_rank, placement.local_size),
+    }
 }
 
 /// Returns the local rank of `rank` on its host, and the number of ranks on that host.
