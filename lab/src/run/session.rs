@@ -88,10 +88,12 @@ impl<'a> TrainingSession<'a> {
         replica.set_learning_rate(rate);
         saves.check(replica)?;
         let step = replica.engine().steps();
+        let mut earlier = match generation > Some(1) {
+            true => run.memory().earlier(comm, step)?,
+            false => Vec::new(),
+        };
         log.resumed(step);
-        let mut earlier = Vec::new();
         if generation > Some(1) {
-            earlier = run.memory().earlier(comm, step)?;
             log.restore(resumed.epoch, &earlier);
         }
         earlier.retain(|own| own.epoch == resumed.epoch);
