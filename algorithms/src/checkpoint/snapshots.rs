@@ -114,18 +114,29 @@ impl Snapshots {
     }
 
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {
-        let mut record = engine.checkpoint().save_unchecked()?;
+        let mut record = engine.checkpoint().save_unchecked(|| self.oldest())?;
         record.absorb(OWN, own);
         record.absorb(KEPT_IN, of_folders(&engine.kept_in.borrow())?);
         let comm = engine.communicator();
         let about = About { era: self.era, step: engine.steps(), rank: comm.rank(), ranks: comm.size() };
         self.kept.push(Snapshot { about, record: Arc::new(record) });
         // Ranks that have not loaded yet continue from an earlier era. Once this one has made a step, all have.
-        let present = self.kept.iter().filter(|snapshot| snapshot.about.era == self.era).count();
-        if present >= 2 {
+        if self.present() >= 2 {
             self.kept.drain(..self.kept.len() - 2);
         }
         Ok(())
+    }
+
+    /// Returns the number of snapshots of this era.
+    fn present(&self) -> usize {
+        self.kept.iter().filter(|snapshot| snapshot.about.era == self.era).count()
+    }
+
+    /// Removes and returns the state of the step before the last, for its memory: all ranks have finished the last step, and
+    /// kept it, as this one has made another. Returns an empty record if there is none.
+    fn oldest(&mut self) -> Record {
+        let oldest = (self.present() >= 2).then(|| self.kept.remove(0));
+        oldest.and_then(|oldest| Arc::into_inner(oldest.record)).unwrap_or_default()
     }
 
     /// Loads the state of the newest step that the ranks have in common, and returns the record that the program added; `None`

@@ -78,7 +78,7 @@ use precision::Scaler;
 use replica::{Queues, ReplicaBuckets};
 use runner::Scheduler;
 use start::{agree, check_algorithm, with_named_optimizer};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -155,6 +155,8 @@ pub struct DataParallel {
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
     tracing: Traced,
+    /// Facts of a checkpoint that stay until the algorithm is switched; empty before the first.
+    fixed_facts: OnceCell<BTreeMap<String, String>>,
     /// Folders that contain checkpoints of this training.
     pub(crate) kept_in: RefCell<Vec<PathBuf>>,
     /// Folders in which no other training may save.
@@ -211,6 +213,7 @@ impl DataParallel {
             collected: MetricsCollector::default(),
             metrics: BTreeMap::new(),
             tracing: Traced::default(),
+            fixed_facts: OnceCell::new(),
             kept_in: RefCell::default(),
             claims: Claims::default(),
         })

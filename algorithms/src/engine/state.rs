@@ -20,7 +20,7 @@
 use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
-use crate::host_copy::on_host;
+use crate::host_copy::on_host_again;
 use crate::plugin::{Field, Fields, StepInfo};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
@@ -57,14 +57,15 @@ impl Checkpoint<'_> {
     /// lose; errors of the communication.
     pub fn save(&mut self) -> Result<Record> {
         all_or_none(&self.0.comm, self.0.between_steps())?;
-        self.0.recorded()
+        self.0.recorded(Record::default)
     }
 
     /// Returns the state like [`save`](Self::save), but does not check first that all ranks can. Without background work of
-    /// the algorithm, it is not a collective call.
-    pub(crate) fn save_unchecked(&mut self) -> Result<Record> {
+    /// the algorithm, it is not a collective call. Reuses the memory of an `earlier` state, which it asks for when no
+    /// communication is left that could fail.
+    pub(crate) fn save_unchecked(&mut self, earlier: impl FnOnce() -> Record) -> Result<Record> {
         self.0.between_steps()?;
-        self.0.recorded()
+        self.0.recorded(earlier)
     }
 
     /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
@@ -108,18 +109,19 @@ enum Saver {
 }
 
 impl DataParallel {
-    /// Returns the state between steps.
-    fn recorded(&mut self) -> Result<Record> {
+    /// Returns the state between steps, in the memory of an earlier one where possible.
+    fn recorded(&mut self, earlier: impl FnOnce() -> Record) -> Result<Record> {
         self.settle()?;
+        let mut earlier = earlier();
         let mut record = self.facts();
         let plan = hooks::lock(&self.backward).plan().clone();
         for kept in self.replica.get_mut().memories(&plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let Some((buffer, range)) = kept.of(index) else { continue };
                 let shape = kept_shape(parameter, range.len());
-                let values = on_host(&buffer.read(range)?)?;
                 let name = format!("{}/{}", kept.name, parameter.name);
-                if record.tensor(&name).is_ok() {
+                let values = on_host_again(&buffer.read(range)?, earlier.take(&name))?;
+                if record.tensors.contains_key(&name) {
                     let what = format!("two parameters are called `{}`", parameter.name);
                     return Err(Error::usage(what, "give each a unique name"));
                 }
@@ -170,21 +172,28 @@ impl DataParallel {
     }
 
     fn facts(&self) -> Record {
-        let mut record = Record::default();
-        record.note("algorithm", self.algorithm.name());
-        record.note("algorithm-options", format!("{:?}", self.algorithm));
-        record.note("ranks", self.comm.size());
-        record.note("rank", self.comm.rank());
+        let facts = self.fixed_facts.get_or_init(|| self.describe()).clone();
+        let mut record = Record { facts, ..Record::default() };
         record.note("step", self.present.step);
         record.note("updates", self.present.updates);
         record.note("algorithm-begun", self.present.begun);
-        record.note("model", model(hooks::lock(&self.backward).plan()));
-        record.note("optimizer-options", self.optimizer_options());
         if let Some(rate) = self.rate {
             record.note("learning-rate", rate);
         }
         self.note_tuning(&mut record);
         record
+    }
+
+    /// Returns the facts that stay until the algorithm is switched.
+    fn describe(&self) -> BTreeMap<String, String> {
+        let mut record = Record::default();
+        record.note("algorithm", self.algorithm.name());
+        record.note("algorithm-options", format!("{:?}", self.algorithm));
+        record.note("ranks", self.comm.size());
+        record.note("rank", self.comm.rank());
+        record.note("model", model(hooks::lock(&self.backward).plan()));
+        record.note("optimizer-options", self.optimizer_options());
+        record.facts
     }
 
     /// Returns the engine options that affect the optimizer step.

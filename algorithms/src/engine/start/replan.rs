@@ -79,6 +79,7 @@ impl DataParallel {
         self.present.updates = steps[1] as u64;
         self.present.begun = self.present.step;
         self.forwarded = false;
+        self.fixed_facts.take();
         self.tune_anew();
         if !self.started {
             self.algorithm = algorithm;
