@@ -15,7 +15,7 @@ use super::folder::MOST_RANKS;
 use super::resize::SavedRanks;
 use super::transfer;
 use super::{OWN, file, resize};
-use crate::engine::DataParallel;
+use crate::engine::{CapturedState, DataParallel};
 use crate::plugin::AnyAlgorithm;
 use crate::record::{Record, all_or_none, gather_lists};
 use hexagram_logical::{Communicator, Error, Result};
@@ -68,7 +68,13 @@ pub struct Snapshots {
 /// State of one rank after one step.
 struct Snapshot {
     about: About,
-    record: Arc<Record>,
+    state: State,
+}
+
+/// State of the engine, record of the program, and folders with checkpoints: without names until a load needs them.
+enum State {
+    Captured { engine: Box<CapturedState>, own: Record, kept_in: Vec<PathBuf> },
+    Recorded(Arc<Record>),
 }
 
 /// Place of a snapshot: era, step, and its rank among the members of that time. An era begins with each load.
@@ -114,12 +120,11 @@ impl Snapshots {
     }
 
     fn push(&mut self, engine: &mut DataParallel, own: Record) -> Result<()> {
-        let mut record = engine.checkpoint().save_unchecked(|| self.oldest())?;
-        record.absorb(OWN, own);
-        record.absorb(KEPT_IN, of_folders(&engine.kept_in.borrow())?);
+        let state = Box::new(engine.checkpoint().capture(|| self.oldest())?);
+        let state = State::Captured { engine: state, own, kept_in: engine.kept_in.borrow().clone() };
         let comm = engine.communicator();
         let about = About { era: self.era, step: engine.steps(), rank: comm.rank(), ranks: comm.size() };
-        self.kept.push(Snapshot { about, record: Arc::new(record) });
+        self.kept.push(Snapshot { about, state });
         // Ranks that have not loaded yet continue from an earlier era. Once this one has made a step, all have.
         if self.present() >= 2 {
             self.kept.drain(..self.kept.len() - 2);
@@ -132,11 +137,14 @@ impl Snapshots {
         self.kept.iter().filter(|snapshot| snapshot.about.era == self.era).count()
     }
 
-    /// Removes and returns the state of the step before the last, for its memory: all ranks have finished the last step, and
-    /// kept it, as this one has made another. Returns an empty record if there is none.
-    fn oldest(&mut self) -> Record {
-        let oldest = (self.present() >= 2).then(|| self.kept.remove(0));
-        oldest.and_then(|oldest| Arc::into_inner(oldest.record)).unwrap_or_default()
+    /// Removes and returns the state of the step before the last, for its memory; `None` if the ranks may need it. This rank
+    /// has made another step, so that all have kept the last.
+    fn oldest(&mut self) -> Option<CapturedState> {
+        let oldest = (self.present() >= 2).then(|| self.kept.remove(0))?;
+        match oldest.state {
+            State::Captured { engine, .. } => Some(*engine),
+            State::Recorded(_) => None,
+        }
     }
 
     /// Loads the state of the newest step that the ranks have in common, and returns the record that the program added; `None`
@@ -150,10 +158,12 @@ impl Snapshots {
         let lists = gather_lists(&comm, &mine)?;
         self.era = lists.iter().flatten().map(|about| about.era).max().unwrap_or(0).saturating_add(1);
         let Some(chosen) = Chosen::of(&lists) else { return Ok(None) };
-        let records = InMemory::gather(&comm, &self.kept, &chosen)?;
+        let held = chosen.held[comm.rank()];
+        let mine = self.kept.iter_mut().find(|snapshot| Some(snapshot.about) == held);
+        let mine = mine.map(|Snapshot { about, state }| Ok((about.rank, state.record()?))).transpose();
+        let records = InMemory::gather(&comm, all_or_none(&comm, mine)?, &chosen)?;
         // Those of other steps are of no use any more: all ranks have chosen the same.
-        let mine = chosen.held[comm.rank()];
-        self.kept.retain(|snapshot| Some(snapshot.about) == mine);
+        self.kept.retain(|snapshot| Some(snapshot.about) == held);
         let mut record = all_or_none(&comm, records.first().and_then(|record| record.copied()))?;
         let own = record.detach(OWN);
         // A new member continues the training of these folders, too.
@@ -166,6 +176,23 @@ impl Snapshots {
         drop(records);
         self.push(engine, own.copied()?)?;
         Ok(Some(own))
+    }
+}
+
+impl State {
+    /// Returns the state by name.
+    fn record(&mut self) -> Result<Arc<Record>> {
+        let record = match std::mem::replace(self, State::Recorded(Arc::default())) {
+            State::Recorded(record) => record,
+            State::Captured { engine, own, kept_in } => {
+                let mut record = engine.into_record()?;
+                record.absorb(OWN, own);
+                record.absorb(KEPT_IN, of_folders(&kept_in)?);
+                Arc::new(record)
+            }
+        };
+        *self = State::Recorded(Arc::clone(&record));
+        Ok(record)
     }
 }
 
@@ -250,24 +277,22 @@ struct InMemory {
 }
 
 impl InMemory {
-    /// Copies the records of this rank's share that are on other ranks. A collective call.
-    fn gather(comm: &Communicator, kept: &[Snapshot], chosen: &Chosen) -> Result<Self> {
+    /// Copies the records of this rank's share that are on other ranks, to those that this rank has: its own record, and the
+    /// saved rank of it. A collective call.
+    fn gather(comm: &Communicator, mine: Option<(usize, Arc<Record>)>, chosen: &Chosen) -> Result<Self> {
         let present = chosen.present();
         let lost = absent(&present, chosen.ranks);
         let (share, is_copy) = match chosen.is_resized(comm.size()) {
             true => share(&present, (comm.rank(), comm.size())),
             false => (vec![comm.rank()], false),
         };
-        let mine = chosen.held[comm.rank()];
-        let mine = mine.and_then(|mine| kept.iter().find(|snapshot| snapshot.about == mine));
-        let mut records: BTreeMap<usize, Arc<Record>> =
-            mine.map(|Snapshot { about, record }| (about.rank, Arc::clone(record))).into_iter().collect();
+        let own = mine.as_ref().map(|(_, record)| Arc::clone(record));
+        let mut records: BTreeMap<usize, Arc<Record>> = mine.into_iter().collect();
         let lacking: Vec<usize> =
             share.iter().copied().filter(|saved| !records.contains_key(saved)).collect();
         let held: Vec<BTreeSet<usize>> =
             chosen.held.iter().map(|held| held.iter().map(|about| about.rank).collect()).collect();
         let transfers = transfer::plan(&gather_lists(comm, &lacking)?, &held);
-        let own = mine.map(|snapshot| Arc::clone(&snapshot.record));
         let read = |_| {
             let record = own.as_ref().ok_or_else(|| lacks(comm.rank()))?;
             file::to_bytes(&"the state of a member", record).map(Cow::Owned)

@@ -34,12 +34,13 @@
 //! | `start/` | agreement of the ranks, their first state, and changes of buckets and algorithm |
 //! | `plan.rs`, `replica/` | the bucket and range of each parameter; the parameters in that memory |
 //! | `precision/` | 16-bit parameters, the scale of the loss, overflows |
-//! | `state.rs` | saving and restoring |
+//! | `state.rs`, `captured.rs` | saving and restoring; the copy that is saved |
 //! | `autotune/`, `trace/` | settings found by trials; recordings and figures |
 //! | `communication_hook.rs` | algorithms under a framework that makes the step itself |
 //! | `options.rs` | options of the engine |
 
 pub mod autotune;
+mod captured;
 mod communication_hook;
 mod hooks;
 mod options;
@@ -71,6 +72,7 @@ use crate::optimizer::LearningRate;
 use crate::plugin::{AnyAlgorithm, MetricsCollector, StepInfo};
 use crate::record::Claims;
 use autotune::Tuner;
+pub(crate) use captured::CapturedState;
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use plan::ModelPlan;
@@ -156,7 +158,7 @@ pub struct DataParallel {
     tuner: Option<Tuner>,
     tracing: Traced,
     /// Facts of a checkpoint that stay until the algorithm is switched; empty before the first.
-    fixed_facts: OnceCell<BTreeMap<String, String>>,
+    fixed_facts: OnceCell<Arc<BTreeMap<String, String>>>,
     /// Folders that contain checkpoints of this training.
     pub(crate) kept_in: RefCell<Vec<PathBuf>>,
     /// Folders in which no other training may save.

@@ -17,6 +17,7 @@
 //! weight/<parameter>                     facts: weights in the mean of the replicas, if they are not 1
 //! ```
 
+use super::captured::{CapturedState, Facts};
 use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
@@ -25,6 +26,7 @@ use crate::plugin::{Field, Fields, StepInfo};
 use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// State of an engine, for saving and restoring: see [`DataParallel::checkpoint`].
 ///
@@ -57,15 +59,18 @@ impl Checkpoint<'_> {
     /// lose; errors of the communication.
     pub fn save(&mut self) -> Result<Record> {
         all_or_none(&self.0.comm, self.0.between_steps())?;
-        self.0.recorded(Record::default)
+        self.0.captured(|| None)?.into_record()
     }
 
-    /// Returns the state like [`save`](Self::save), but does not check first that all ranks can. Without background work of
-    /// the algorithm, it is not a collective call. Reuses the memory of an `earlier` state, which it asks for when no
+    /// Copies the state that [`save`](Self::save) returns, but does not check first that all ranks can. Without background work
+    /// of the algorithm, it is not a collective call. Reuses the memory of an `earlier` state, which it asks for when no
     /// communication is left that could fail.
-    pub(crate) fn save_unchecked(&mut self, earlier: impl FnOnce() -> Record) -> Result<Record> {
+    pub(crate) fn capture(
+        &mut self,
+        earlier: impl FnOnce() -> Option<CapturedState>,
+    ) -> Result<CapturedState> {
         self.0.between_steps()?;
-        self.0.recorded(earlier)
+        self.0.captured(earlier)
     }
 
     /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
@@ -109,53 +114,29 @@ enum Saver {
 }
 
 impl DataParallel {
-    /// Returns the state between steps, in the memory of an earlier one where possible.
-    fn recorded(&mut self, earlier: impl FnOnce() -> Record) -> Result<Record> {
+    /// Copies the state between steps, into the memory of an earlier one where possible.
+    fn captured(&mut self, earlier: impl FnOnce() -> Option<CapturedState>) -> Result<CapturedState> {
         self.settle()?;
-        let mut earlier = earlier();
-        let mut record = self.facts();
+        let earlier = earlier();
+        let facts = self.facts()?;
         let plan = hooks::lock(&self.backward).plan().clone();
-        for kept in self.replica.get_mut().memories(&plan)? {
-            for (index, parameter) in plan.parameters().iter().enumerate() {
-                let Some((buffer, range)) = kept.of(index) else { continue };
-                let shape = kept_shape(parameter, range.len());
-                let name = format!("{}/{}", kept.name, parameter.name);
-                let values = on_host_again(&buffer.read(range)?, earlier.take(&name))?;
-                if record.tensors.contains_key(&name) {
-                    let what = format!("two parameters are called `{}`", parameter.name);
-                    return Err(Error::usage(what, "give each a unique name"));
-                }
-                record.put_tensor(&name, &shape, values)?;
+        let mut memory = earlier.into_iter().flat_map(CapturedState::into_buffers);
+        let mut parts = Vec::new();
+        for part in self.replica.get_mut().memories(&plan)? {
+            let mut copies = Vec::new();
+            for index in 0..plan.parameters().len() {
+                let Some((buffer, range)) = part.of(index) else { continue };
+                copies.push((index, on_host_again(&buffer.read(range)?, memory.next())?));
             }
+            parts.push((part.name, copies));
         }
-        if let Some(scaler) = &mut self.scaler {
-            let mut fields = Fields::saving();
-            scaler.checkpoint(&mut fields)?;
-            for (name, values) in fields.finish()? {
-                record.put_tensor(&format!("scaler/{name}"), &[1], values)?;
-            }
-        }
-        if self.started {
-            let PlanLayout { order, members, counts } = plan.layout();
-            record.put("plan/order", &order)?;
-            record.put("plan/members", &members)?;
-            record.put("plan/counts", &counts)?;
-            if !self.algorithm.is_stateless() {
-                self.put_algorithm(&mut record, &plan)?;
-            }
-        }
-        Ok(record)
-    }
-
-    /// Adds the state of the algorithm, and the weights of the replica.
-    fn put_algorithm(&self, record: &mut Record, plan: &ModelPlan) -> Result<()> {
-        put_fields(record, self.scheduler.fields()?)?;
-        for (bucket, weight) in plan.buckets().iter().zip(self.weights()?) {
-            for (index, _) in bucket.members.iter().filter(|_| weight != 1.0) {
-                record.note(&format!("weight/{}", plan.parameters()[*index].name), weight);
-            }
-        }
-        Ok(())
+        let mut scaler = Fields::saving();
+        self.scaler.iter_mut().try_for_each(|it| it.checkpoint(&mut scaler))?;
+        let has_states = self.started && !self.algorithm.is_stateless();
+        let (fields, weights) =
+            if has_states { (self.scheduler.fields()?, self.weights()?) } else { (Vec::new(), Vec::new()) };
+        let scaler = scaler.finish()?;
+        Ok(CapturedState { facts, plan, started: self.started, parts, scaler, fields, weights })
     }
 
     /// Returns the state of the algorithm, by bucket. No communication is in progress.
@@ -171,29 +152,31 @@ impl DataParallel {
         self.scheduler.load_fields(saved, Fields::loading)
     }
 
-    fn facts(&self) -> Record {
-        let facts = self.fixed_facts.get_or_init(|| self.describe()).clone();
-        let mut record = Record { facts, ..Record::default() };
-        record.note("step", self.present.step);
-        record.note("updates", self.present.updates);
-        record.note("algorithm-begun", self.present.begun);
-        if let Some(rate) = self.rate {
-            record.note("learning-rate", rate);
-        }
-        self.note_tuning(&mut record);
-        record
+    fn facts(&self) -> Result<Facts> {
+        let fixed = match self.fixed_facts.get() {
+            Some(fixed) => Arc::clone(fixed),
+            None => {
+                let fixed = self.describe()?;
+                Arc::clone(self.fixed_facts.get_or_init(|| Arc::new(fixed)))
+            }
+        };
+        Ok(Facts { fixed, present: self.present, rate: self.rate, tuned: self.tuned() })
     }
 
     /// Returns the facts that stay until the algorithm is switched.
-    fn describe(&self) -> BTreeMap<String, String> {
+    fn describe(&self) -> Result<BTreeMap<String, String>> {
+        let backward = hooks::lock(&self.backward);
         let mut record = Record::default();
+        if self.works_on_parameters() {
+            check_names(backward.plan())?;
+        }
         record.note("algorithm", self.algorithm.name());
         record.note("algorithm-options", format!("{:?}", self.algorithm));
         record.note("ranks", self.comm.size());
         record.note("rank", self.comm.rank());
-        record.note("model", model(hooks::lock(&self.backward).plan()));
+        record.note("model", model(backward.plan()));
         record.note("optimizer-options", self.optimizer_options());
-        record.facts
+        Ok(record.facts)
     }
 
     /// Returns the engine options that affect the optimizer step.
@@ -240,7 +223,7 @@ impl DataParallel {
 
     /// Returns the plan of a record that fits this engine, if it has one.
     fn fitting(&self, record: &Record, saver: Saver) -> Result<Option<ModelPlan>> {
-        let own = self.facts();
+        let own = self.facts()?.into_record();
         let same: &[&str] =
             if saver == Saver::SameRank { &["algorithm", "ranks", "rank"] } else { &["algorithm"] };
         for name in same {
@@ -361,6 +344,18 @@ impl DataParallel {
     }
 }
 
+/// Fails if two parameters have the same name.
+fn check_names(plan: &ModelPlan) -> Result<()> {
+    let mut names = BTreeSet::new();
+    match plan.parameters().iter().find(|parameter| !names.insert(&parameter.name)) {
+        None => Ok(()),
+        Some(parameter) => {
+            let what = format!("two parameters are called `{}`", parameter.name);
+            Err(Error::usage(what, "give each a unique name"))
+        }
+    }
+}
+
 /// Adds the fields of an algorithm to a record, and lists the names of those that survive among a different number of
 /// ranks.
 pub(super) fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
@@ -384,7 +379,7 @@ fn buffers(record: Record) -> BTreeMap<String, Buffer> {
 }
 
 /// Returns the shape under which `elements` elements of a parameter are saved: its own shape, if the numbers are equal.
-fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
+pub(super) fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
     if elements == parameter.len() { parameter.shape.clone() } else { vec![elements] }
 }
 

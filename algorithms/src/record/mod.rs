@@ -94,11 +94,6 @@ impl Record {
         text.parse().map_err(|_| unreadable())
     }
 
-    /// Removes and returns the elements of a tensor.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Buffer> {
-        self.tensors.remove(name).map(|saved| saved.values)
-    }
-
     /// Returns true if there is a fact of this name.
     pub fn notes(&self, name: &str) -> bool {
         self.facts.contains_key(name)

@@ -52,15 +52,6 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Saves the result of autotune in a checkpoint.
-    pub(super) fn note_tuning(&self, record: &mut Record) {
-        if let Some(Tuning { bucket_bytes, streams, hierarchical }) = self.tuned() {
-            record.note("tuned/bucket-bytes", bucket_bytes);
-            record.note("tuned/streams", streams);
-            record.note("tuned/hierarchical", hierarchical);
-        }
-    }
-
     /// Continues with the result in a checkpoint, whose buckets are already restored; or searches again.
     pub(super) fn restore_tuning(&mut self, record: &Record) -> Result<()> {
         self.tune_anew();
