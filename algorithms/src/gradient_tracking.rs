@@ -14,6 +14,9 @@
 //! With a codec, both mixings are of encoded differences, as in [`gossip`](crate::gossip), each with its own estimates:
 //! ranks still reach the optimum, but later. The graph must be static then.
 //!
+//! Among other ranks, y = g′ = 0 again: with the means of the ranks that are left, the mean of y would differ from that of
+//! g′ if the state of a rank is lost, and the difference would stay in every later direction.
+//!
 //! Bytes sent per rank and step: 2 deg · S, or 2 deg messages of the codec, S being the size of the parameters: twice
 //! the bytes of D-PSGD. State: y and g′, 2 S; with a codec 4 S more. Default: the one-peer exponential graph, deg = 1,
 //! over which ranks agree soonest of all graphs with few bytes; any doubly stochastic schedule is valid. Use it with
@@ -106,10 +109,8 @@ impl Algorithm for GradientTracking {
     }
 
     fn checkpoint(&self, state: &mut Tracked, fields: &mut Fields) -> Result<()> {
-        fields.averaged(|fields| {
-            fields.buffer("direction", &mut state.direction)?;
-            fields.buffer("last-gradient", &mut state.last)
-        })?;
+        fields.buffer("direction", &mut state.direction)?;
+        fields.buffer("last-gradient", &mut state.last)?;
         state.directions.checkpoint("known-directions", fields)?;
         state.parameters.checkpoint("known-parameters", fields)
     }

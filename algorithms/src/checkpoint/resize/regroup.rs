@@ -113,6 +113,7 @@ impl Survivors {
                 mean(comm, record, &name, sum)?;
             }
         }
+        keep_mean_of_estimates(record)?;
         for (name, chunks) in self.chunked {
             if let Some(starts) = starts.get(&name).filter(|_| !lost.contains(memory_of(&name))) {
                 let whole = joined(comm, &chunks, starts)?;
@@ -183,6 +184,23 @@ fn agree_on_operations(comm: &Communicator, record: &mut Record, shared: &BTreeS
 /// Returns the name of the encoding that an entry belongs to, or of the field itself.
 fn memory_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(memory, _)| memory)
+}
+
+/// Makes the mean of the estimates of all ranks, which each rank stores, that of the estimates as they are now: without the
+/// file of a rank, its estimate is no part of them, and a difference would stay in every later mean.
+fn keep_mean_of_estimates(record: &mut Record) -> Result<()> {
+    let is_mean = |name: &&String| name.starts_with(FIELD) && name.ends_with(".mean");
+    let means: Vec<String> = record.tensors.keys().filter(is_mean).cloned().collect();
+    for name in means {
+        let estimate = record.tensors.get(&format!("{}.estimate", memory_of(&name)));
+        // A shorter mean is the chunk of its owner.
+        let estimate =
+            estimate.filter(|estimate| estimate.values.len() == record.tensors[&name].values.len());
+        if let Some(values) = estimate.map(|estimate| numbers(&estimate.values)).transpose()? {
+            put(record, &name, &values)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the chunks of all ranks one after another. A collective call.
