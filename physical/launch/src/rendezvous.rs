@@ -59,7 +59,9 @@ impl RendezvousSetup {
             let given = || read_given(&node.secret.to_string_lossy());
             let secret_bytes = secret.map_or_else(given, |secret| Ok(secret.to_vec()))?;
             let secret = in_memory(&secret_bytes)?;
-            let listeners = node.listen(job.size() - job.ranks)?;
+            // The ranks of an elastic job meet through its keeper.
+            let is_met = job.elastic.is_none();
+            let listeners = if is_met { node.listen(job.size() - job.ranks)? } else { Vec::new() };
             let address = node.address.clone();
             let membership = None;
             return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered, membership });

@@ -21,7 +21,7 @@ use crate::Job;
 use crate::console_line as say;
 use crate::deadline::reached;
 use crate::logs::RankLog;
-use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent, interrupted};
+use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent, interrupted, refusal};
 use hexagram_physical::launcher::{MemberRequest, RESTART};
 use hexagram_physical::{Error, Result};
 use keeper::Keeper;
@@ -233,7 +233,7 @@ impl Members {
                 return Ok(self.report(MemberReport::Request(process, request)));
             }
             (MemberEvent::Order(line), _) => {
-                let order = MemberOrder::parse(&line).ok_or_else(|| not_understood(&line))?;
+                let order = MemberOrder::parse(&line).ok_or_else(|| refusal(&line))?;
                 return Ok(vec![order]);
             }
             (MemberEvent::Machine(event), Authority::Here { keeper, .. }) => keeper.machine(event),
@@ -316,9 +316,4 @@ impl Members {
             keeper.delay(by);
         }
     }
-}
-
-fn not_understood(line: &str) -> Error {
-    let what = format!("the launcher of node 0 sent `{}`", line.escape_debug());
-    Error::setup(what, "use the same version of hexagram on every machine")
 }

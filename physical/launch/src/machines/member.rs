@@ -185,7 +185,7 @@ impl Member {
 }
 
 /// Creates the error for a line of the leader that refuses this launcher, or cannot be read.
-fn refusal(line: &str) -> Error {
+pub(crate) fn refusal(line: &str) -> Error {
     match line.strip_prefix("refused ") {
         Some(why) => Error::setup(why.to_owned(), "correct its options, or start it again"),
         None => {

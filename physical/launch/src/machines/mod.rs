@@ -30,6 +30,7 @@ use budget::{Budget, Checkpointed};
 use hexagram_physical::Result;
 use leader::Leader;
 use member::Member;
+pub(super) use member::refusal;
 use messages::MachineEnd;
 pub(super) use messages::{Decision, ElasticLink, MEMBER, MachineEvent, Start, interrupted};
 use tokio::sync::mpsc::unbounded_channel;
