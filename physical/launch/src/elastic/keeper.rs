@@ -18,7 +18,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest time for which a newcomer waits for others that are starting, so that they join together.
 const GATHER: Duration = Duration::from_secs(1);
 /// Longest time until the launcher of another machine reports that it kills a process.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(10);
 /// Longest time until such a launcher reports that a process has started, or has died after a kill.
 const REPORT: Duration = Duration::from_secs(60);
 /// Doublings of the pause, one for each process in a row that ended before it was a member.
