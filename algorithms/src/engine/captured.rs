@@ -1,14 +1,14 @@
 //! A copy of the engine state in host memory, which gets its names only when it is saved or loaded: a training that keeps each
 //! step in memory drops most of them unread.
 
+use super::Parameter;
 use super::autotune::Tuning;
 use super::plan::{ModelPlan, PlanLayout};
-use super::state::{kept_shape, put_fields};
 use crate::optimizer::LearningRate;
 use crate::plugin::{Field, StepInfo};
 use crate::record::Record;
 use hexagram_logical::{Buffer, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// State of an engine between two steps.
@@ -87,4 +87,27 @@ impl Facts {
         }
         record
     }
+}
+
+/// Adds the fields of an algorithm to a record, and lists the names of those that survive among a different number of
+/// ranks.
+pub(super) fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
+    let mut lists: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (bucket, fields) in buckets.into_iter().enumerate() {
+        for (name, Field { values, rule }) in fields {
+            record.put_tensor(&format!("algorithm/{bucket}/{name}"), &[values.len()], values)?;
+            if let Some(fact) = rule.fact() {
+                lists.entry(fact).or_default().insert(name);
+            }
+        }
+    }
+    for (fact, names) in lists {
+        record.note(fact, names.into_iter().collect::<Vec<_>>().join("\n"));
+    }
+    Ok(())
+}
+
+/// Returns the shape under which `elements` elements of a parameter are saved: its own shape, if the numbers are equal.
+pub(super) fn kept_shape(parameter: &Parameter, elements: usize) -> Vec<usize> {
+    if elements == parameter.len() { parameter.shape.clone() } else { vec![elements] }
 }

@@ -17,7 +17,7 @@
 //! weight/<parameter>                     facts: weights in the mean of the replicas, if they are not 1
 //! ```
 
-use super::captured::{CapturedState, Facts};
+use super::captured::{CapturedState, Facts, kept_shape};
 use super::hooks::PassContents;
 use super::plan::{ModelPlan, PlanLayout, wide};
 use super::{DataParallel, EngineOptions, hooks};
@@ -356,31 +356,8 @@ fn check_names(plan: &ModelPlan) -> Result<()> {
     }
 }
 
-/// Adds the fields of an algorithm to a record, and lists the names of those that survive among a different number of
-/// ranks.
-pub(super) fn put_fields(record: &mut Record, buckets: Vec<BTreeMap<String, Field>>) -> Result<()> {
-    let mut lists: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (bucket, fields) in buckets.into_iter().enumerate() {
-        for (name, Field { values, rule }) in fields {
-            record.put_tensor(&format!("algorithm/{bucket}/{name}"), &[values.len()], values)?;
-            if let Some(fact) = rule.fact() {
-                lists.entry(fact).or_default().insert(name);
-            }
-        }
-    }
-    for (fact, names) in lists {
-        record.note(fact, names.into_iter().collect::<Vec<_>>().join("\n"));
-    }
-    Ok(())
-}
-
 fn buffers(record: Record) -> BTreeMap<String, Buffer> {
     record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
-}
-
-/// Returns the shape under which `elements` elements of a parameter are saved: its own shape, if the numbers are equal.
-pub(super) fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
-    if elements == parameter.len() { parameter.shape.clone() } else { vec![elements] }
 }
 
 /// Returns the parameters of the model, one per line.

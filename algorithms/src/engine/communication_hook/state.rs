@@ -5,7 +5,7 @@
 
 use super::{BucketTensors, CommunicationHook};
 use crate::GradientAllReduce;
-use crate::engine::state::put_fields;
+use crate::engine::captured::put_fields;
 use crate::plugin::{AnyAlgorithm, Fields};
 use crate::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};
