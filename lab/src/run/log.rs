@@ -5,6 +5,7 @@ use super::metrics::{EpochMetrics, MetricsFile, StepMetrics};
 use super::progress::EpochProgress;
 use super::report::RunReport;
 use super::saves::Saves;
+use super::spent::Spent;
 use super::work::StepWork;
 use super::{CheckedRun, RunError, picture};
 use crate::program::console::bytes;
@@ -18,40 +19,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-
-/// Time and bytes of some training steps on one rank, by use.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Spent {
-    /// Number of the steps.
-    pub(super) count: usize,
-    /// Time in which the training thread waited for communication.
-    pub(super) blocked: Duration,
-    /// Time of the steps, with the waiting.
-    pub(super) steps: Duration,
-    /// Bytes that this rank sent.
-    pub(super) bytes: u64,
-    /// Samples that this rank trained on.
-    pub(super) samples: usize,
-}
-
-impl Spent {
-    /// Returns the sum with that of other steps.
-    pub(super) fn plus(self, other: Self) -> Self {
-        Spent {
-            count: self.count + other.count,
-            blocked: self.blocked + other.blocked,
-            steps: self.steps + other.steps,
-            bytes: self.bytes + other.bytes,
-            samples: self.samples + other.samples,
-        }
-    }
-
-    /// Returns all numbers, in the order of the fields, with times in seconds.
-    fn numbers(self) -> [f64; 5] {
-        let Spent { count, blocked, steps, bytes, samples } = self;
-        [count as f64, blocked.as_secs_f64(), steps.as_secs_f64(), bytes as f64, samples as f64]
-    }
-}
 
 /// Result of a training, of all replicas.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The memory of a rank of an elastic job: the last steps, for the next generation.
 
-use super::log::Spent;
+use super::spent::Spent;
 use hexagram::algorithms::Snapshots;
 use hexagram::{Communicator, ReduceOp, Result};
 use std::collections::BTreeMap;

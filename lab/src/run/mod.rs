@@ -13,6 +13,7 @@
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
 //! | `saves.rs`, `provenance.rs` | its checkpoints, and the options and data that they belong to |
+//! | `spent.rs` | time and bytes of steps, by use |
 //! | `memory.rs` | the last steps of a rank, from which it continues in the next generation of an elastic job |
 //! | `position.rs` | the position of the loader in a checkpoint |
 //! | `baseline.rs` | the bytes that synchronous SGD would send |
@@ -32,6 +33,7 @@ mod report;
 mod saves;
 mod session;
 mod share;
+mod spent;
 mod subject;
 mod trained;
 mod work;

@@ -1,10 +1,11 @@
 //! One training on one rank: resumes it, counts its steps and epochs, saves it, evaluates the replicas, and reports.
 
-use super::log::{Judged, RunLog, Spent};
+use super::log::{Judged, RunLog};
 use super::memory::TrainedStep;
 use super::provenance::MadeWith;
 use super::saves::{Resumed, Saves};
 use super::share::by_step;
+use super::spent::Spent;
 use super::work::StepWork;
 use super::{CheckedRun, RunError, Trained, baseline};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
