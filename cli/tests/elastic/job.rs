@@ -79,9 +79,8 @@ impl Elastic {
                 return (*number, members.values().copied().collect());
             }
             if Instant::now() > until {
-                let launchers = [&self.launcher].into_iter().chain(self.others.values());
-                let errors: Vec<_> =
-                    launchers.flat_map(|launcher| launcher.stderr.try_iter()).map(text).collect();
+                let errors = self.launchers().flat_map(|launcher| launcher.stderr.try_iter());
+                let errors: Vec<_> = errors.map(text).collect();
                 panic!("no generation after {last}: {:?}, {errors:#?}", self.generations.last_key_value());
             }
             if let Ok(line) = self.launcher.stdout.recv_timeout(POLL) {
@@ -91,10 +90,13 @@ impl Elastic {
         }
     }
 
+    fn launchers(&self) -> impl Iterator<Item = &Launcher> {
+        [&self.launcher].into_iter().chain(self.others.values())
+    }
+
     /// Reads the lines that have arrived.
     pub(super) fn read_arrived(&mut self) {
-        let launchers = [&self.launcher].into_iter().chain(self.others.values());
-        let lines: Vec<_> = launchers.flat_map(|launcher| launcher.stdout.try_iter()).collect();
+        let lines: Vec<_> = self.launchers().flat_map(|launcher| launcher.stdout.try_iter()).collect();
         lines.into_iter().for_each(|line| self.read(&text(line)));
     }
 

@@ -5,7 +5,7 @@ use super::messages::{MemberOrder, MemberReport, ProcessId};
 use super::roster::{Action, Roster};
 use crate::Job;
 use crate::console_line as say;
-use crate::machines::{LineSender, MEMBER, MachineEvent};
+use crate::machines::{LineSender, MachineEvent};
 use hexagram_physical::launcher::MemberNotice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -137,7 +137,8 @@ impl Keeper {
             return;
         }
         self.idle.remove(&node);
-        let is_there = |place: usize| place / self.job.ranks == node;
+        let ranks = self.job.ranks;
+        let is_there = |place: usize| place / ranks == node;
         let mut starting = self.starts.extract_if(.., |(_, place, _)| is_there(*place)).count();
         let mut lost = Vec::new();
         self.processes.retain(|id, process| {
@@ -171,8 +172,8 @@ impl Keeper {
     /// Gives an order to the launcher of a process.
     fn order(&mut self, process: ProcessId, order: MemberOrder) {
         let Some(place) = self.processes.get(&process).map(|process| process.place) else { return };
-        match self.machines.get(&(place / self.job.ranks)) {
-            Some(Some(launcher)) => launcher.send(&format!("{MEMBER}{order}")),
+        match self.machines.get(&self.node_of(place)) {
+            Some(Some(launcher)) => launcher.send_message(&order),
             Some(None) => self.orders.push(order),
             None => {}
         }
@@ -180,7 +181,7 @@ impl Keeper {
 
     /// Gives an order to all launchers.
     fn order_all(&mut self, order: &MemberOrder) {
-        self.machines.values().flatten().for_each(|launcher| launcher.send(&format!("{MEMBER}{order}")));
+        self.machines.values().flatten().for_each(|launcher| launcher.send_message(order));
         self.orders.push(order.clone());
     }
 
@@ -195,7 +196,7 @@ impl Keeper {
         match self.processes.get(&process) {
             // It counts as dead.
             None => return process < self.started,
-            Some(known) if known.place / self.job.ranks != node || known.pid.is_none() != is_start => {
+            Some(known) if self.node_of(known.place) != node || known.pid.is_none() != is_start => {
                 return false;
             }
             Some(_) => {}
@@ -228,8 +229,9 @@ impl Keeper {
     fn is_missing(&mut self, process: ProcessId) {
         let Some(Process { place, .. }) = self.processes.remove(&process) else { return };
         let who = format!("rank {place}{} cannot be started", self.on_node(place));
-        self.failure.get_or_insert_with(|| (place / self.job.ranks, who));
-        let actions = self.roster.will_not_start();
+        let node = self.node_of(place);
+        self.failure.get_or_insert((node, who));
+        let actions = self.roster.will_not_start(1);
         self.perform(actions);
     }
 
@@ -249,12 +251,13 @@ impl Keeper {
         }
         let who = format!("rank {place} (pid {pid}{})", self.on_node(place));
         if let Some(how) = failure {
-            self.failure.get_or_insert_with(|| (place / self.job.ranks, format!("{who} {how}")));
+            let node = self.node_of(place);
+            self.failure.get_or_insert_with(|| (node, format!("{who} {how}")));
         }
         let mut actions = self.roster.ended(process, failure);
         if self.roster.is_finishing() {
-            let planned = std::mem::take(&mut self.starts);
-            actions.extend(planned.into_iter().flat_map(|_| self.roster.will_not_start()));
+            let planned = std::mem::take(&mut self.starts).len();
+            actions.extend(self.roster.will_not_start(planned));
         }
         let is_dismissed = self.roster.is_finishing() && !was_member;
         let is_news = !is_dismissed && !self.is_hopeless() && self.roster.remaining() > 0;
@@ -272,10 +275,15 @@ impl Keeper {
         say(&format!("{end}; {continuing}{start}"));
     }
 
+    /// Returns the machine of a place.
+    fn node_of(&self, place: usize) -> usize {
+        place / self.job.ranks
+    }
+
     /// Names the machine of a place, in a job on several machines.
     fn on_node(&self, place: usize) -> String {
         match self.job.node {
-            Some(_) => format!(" on node {}", place / self.job.ranks),
+            Some(_) => format!(" on node {}", self.node_of(place)),
             None => String::new(),
         }
     }
@@ -324,7 +332,7 @@ impl Keeper {
     /// Counts the machine of a process as gone, whose launcher has not started or killed it in time.
     fn lose_patience(&mut self, process: ProcessId) {
         if let Some(process) = self.processes.get(&process) {
-            self.refuse(process.place / self.job.ranks, "has not started or ended its ranks in time");
+            self.refuse(self.node_of(process.place), "has not started or ended its ranks in time");
         }
     }
 

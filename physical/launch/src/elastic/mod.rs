@@ -21,7 +21,7 @@ use crate::Job;
 use crate::console_line as say;
 use crate::deadline::reached;
 use crate::logs::RankLog;
-use crate::machines::{ElasticLink, LineSender, MEMBER, MachineEvent, interrupted, refusal};
+use crate::machines::{ElasticLink, LineSender, MachineEvent, interrupted, refusal};
 use hexagram_physical::launcher::{MemberRequest, RESTART};
 use hexagram_physical::{Error, Result};
 use keeper::Keeper;
@@ -200,7 +200,7 @@ impl Members {
     fn report(&mut self, report: MemberReport) -> Vec<MemberOrder> {
         match &mut self.authority {
             Authority::Here { keeper, .. } => drop(keeper.report(KEEPER_NODE, report)),
-            Authority::Elsewhere { keeper, .. } => keeper.send(&format!("{MEMBER}{report}")),
+            Authority::Elsewhere { keeper, .. } => keeper.send_message(&report),
         }
         self.keeper_orders()
     }

@@ -79,12 +79,9 @@ impl Roster {
         self.dismiss()
     }
 
-    /// Records that a process will not start after all.
-    pub(super) fn will_not_start(&mut self) -> Vec<Action> {
-        self.starting = self.starting.saturating_sub(1);
-        let mut actions = self.admit_if_all_ready();
-        actions.extend(self.form());
-        actions
+    /// Records that this many processes will not start after all.
+    pub(super) fn will_not_start(&mut self, count: usize) -> Vec<Action> {
+        self.lost(&[], count)
     }
 
     /// Serves a request of a process.

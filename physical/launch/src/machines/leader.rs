@@ -3,9 +3,10 @@
 mod members;
 
 use super::budget::{Budget, Checkpointed};
-use super::messages::{Decision, MEMBER, MachineEnd, MachineEvent, PATIENCE, Start};
-use super::wire::{HANDSHAKE, LineReader, LineWriter, answer};
+use super::messages::{Decision, MachineEnd, MachineEvent, PATIENCE, Start};
+use super::wire::{HANDSHAKE, LineReader, LineWriter, MEMBER, answer};
 use crate::node::RESOLVE_PATIENCE;
+use crate::outcome::Outcome;
 use crate::{Job, Node};
 use hexagram_physical::launcher::{host_and_port, listen, random, read_given, secret_of_start};
 use hexagram_physical::{Error, Result};
@@ -246,10 +247,15 @@ impl Leader {
     /// Waits for the ends of all machines, and decides whether the job starts again.
     pub(super) async fn decide(
         &mut self,
-        own: MachineEnd,
+        outcome: &Outcome,
         budget: &mut Budget,
         checkpointed: Checkpointed,
     ) -> Decision {
+        let own = match outcome {
+            // A process of an elastic job, without which the others could not continue.
+            Outcome::Elsewhere { why } if self.is_elastic => MachineEnd::Failed(why.clone()),
+            _ => MachineEnd::of(outcome),
+        };
         self.ends.insert(0, own);
         self.others.retain(|_, other| !other.writer.is_refused());
         self.until_all_ended().await;

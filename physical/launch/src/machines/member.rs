@@ -1,7 +1,7 @@
 //! A launcher that follows the one of node 0.
 
-use super::messages::{Decision, ElasticLink, MEMBER, MachineEnd, PATIENCE, Start, interrupted};
-use super::wire::{LineReader, LineWriter, call};
+use super::messages::{Decision, ElasticLink, MachineEnd, PATIENCE, Start, interrupted};
+use super::wire::{LineReader, LineWriter, MEMBER, call};
 use crate::console_line as say;
 use crate::{Job, Node};
 use hexagram_physical::launcher::{host_and_port, read_given, secret_of_start};

@@ -33,9 +33,6 @@ pub(super) enum MachineEnd {
     Failed(String),
 }
 
-/// Beginning of the lines about single processes of an elastic job.
-pub(crate) const MEMBER: &str = "member ";
-
 /// Returns the line of a launcher that got a signal.
 pub(crate) fn interrupted() -> String {
     format!("ended {}", MachineEnd::Interrupted)
@@ -53,7 +50,7 @@ pub(crate) enum ElasticLink {
 pub(crate) enum MachineEvent {
     /// It takes part from now on.
     Arrived(usize, LineSender),
-    /// Its launcher has sent a line, given here without [`MEMBER`].
+    /// Its launcher has sent a message about a process.
     Message(usize, String),
     /// Its launcher has ended, or its connection.
     Gone(usize),

@@ -32,7 +32,7 @@ use leader::Leader;
 use member::Member;
 pub(super) use member::refusal;
 use messages::MachineEnd;
-pub(super) use messages::{Decision, ElasticLink, MEMBER, MachineEvent, Start, interrupted};
+pub(super) use messages::{Decision, ElasticLink, MachineEvent, Start, interrupted};
 use tokio::sync::mpsc::unbounded_channel;
 pub(super) use wire::LineSender;
 
@@ -104,24 +104,16 @@ impl Machines {
         budget: &mut Budget,
         checkpointed: Checkpointed,
     ) -> Result<Decision> {
-        let end = MachineEnd::of(outcome);
         match self {
-            Machines::Alone { restart, .. } => match end {
+            Machines::Alone { restart, .. } => match MachineEnd::of(outcome) {
                 MachineEnd::Failed(how) if budget.allows(&how, checkpointed) => {
                     *restart += 1;
                     Ok(Decision::Restart(format!("{how} first")))
                 }
                 _ => Ok(Decision::Stop(None)),
             },
-            Machines::Leader(leader) => {
-                let end = match outcome {
-                    // A process of an elastic job, without which the others could not continue.
-                    Outcome::Elsewhere { why } if leader.is_elastic() => MachineEnd::Failed(why.clone()),
-                    _ => end,
-                };
-                Ok(leader.decide(end, budget, checkpointed).await)
-            }
-            Machines::Member(member) => member.decide(&end).await,
+            Machines::Leader(leader) => Ok(leader.decide(outcome, budget, checkpointed).await),
+            Machines::Member(member) => member.decide(&MachineEnd::of(outcome)).await,
         }
     }
 

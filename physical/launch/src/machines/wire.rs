@@ -2,6 +2,7 @@
 
 use hexagram_physical::launcher::{accept_proof, prove};
 use rustix::net::sockopt;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Blocking};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ const UNACKNOWLEDGED: u32 = 30_000;
 const IDLE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 4;
+/// Beginning of the lines about single processes of an elastic job.
+pub(super) const MEMBER: &str = "member ";
 /// Longest line, in bytes: twice the longest message of a process in an elastic job.
 const LONGEST: usize = 300 << 10;
 
@@ -226,6 +229,11 @@ impl LineSender {
             text.pop();
         }
         let _ = self.lines.send(text);
+    }
+
+    /// Sends a message about a process of an elastic job.
+    pub(crate) fn send_message(&self, message: &impl fmt::Display) {
+        self.send(&format!("{MEMBER}{message}"));
     }
 
     /// Sends the reason why the other launcher does not take part any more.

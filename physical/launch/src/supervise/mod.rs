@@ -189,10 +189,9 @@ impl Supervisor {
     /// Opens the rendezvous and the logs, and starts the ranks.
     fn start(job: &Job, secret: Option<&[u8]>, members: Option<Members>) -> Result<Self> {
         let setup = RendezvousSetup::open(job, secret)?;
-        match &job.logs {
+        // Those of an elastic job are opened with each process.
+        match job.logs.as_ref().filter(|_| members.is_none()) {
             None => Self::start_ranks(job, setup, Vec::new(), members),
-            // Opened with each process.
-            Some(_) if members.is_some() => Self::start_ranks(job, setup, Vec::new(), members),
             Some(folder) => {
                 let logs = RankLog::create_all(folder, job.numbers())?;
                 let started = Self::start_ranks(job, setup, logs, members);

@@ -5,11 +5,17 @@ use crate::Node;
 use hexagram_physical::launcher::MemberRequest;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+const RANKS: usize = 2;
+
+/// A job on machines with two ranks each.
+fn job(nodes: usize, max_restarts: u32) -> Job {
+    let node = Node { number: 0, nodes, least: 1, address: String::new(), secret: "".into() };
+    Job { node: Some(node), max_restarts, ..Job::new(RANKS, "program") }
+}
+
 /// A job with two ranks on each of two machines, whose processes are 0 and 1 here, and 2 and 3 there. Returns the lines to there.
 fn running(least: usize) -> (Keeper, UnboundedReceiver<String>) {
-    let node = Node { number: 0, nodes: 2, least: 1, address: String::new(), secret: "".into() };
-    let job = Job { node: Some(node), max_restarts: 1, ..Job::new(2, "program") };
-    let mut keeper = Keeper::new(&job, least);
+    let mut keeper = Keeper::new(&job(2, 1), least);
     let (launcher, mut lines) = LineSender::channel();
     keeper.arrived(0, None);
     keeper.machine(MachineEvent::Arrived(1, launcher));
@@ -31,7 +37,9 @@ fn start(keeper: &mut Keeper, process: ProcessId) {
 
 fn received(lines: &mut UnboundedReceiver<String>) -> Vec<MemberOrder> {
     let lines = std::iter::from_fn(|| lines.try_recv().ok());
-    lines.filter_map(|line| line.strip_prefix(MEMBER).map(|text| MemberOrder::parse(text).unwrap())).collect()
+    lines
+        .filter_map(|line| line.strip_prefix("member ").map(|text| MemberOrder::parse(text).unwrap()))
+        .collect()
 }
 
 fn starts(orders: &[MemberOrder]) -> Vec<(ProcessId, usize, u32)> {

@@ -90,7 +90,7 @@ fn newcomers_that_start_together_join_together_or_once_they_are_admitted() {
     assert_eq!(begun(&roster.request(3, MemberRequest::Ready)), Some(vec![0, 1, 2, 3, 4]));
     // The last of those that start is missing.
     assert!(roster.request(6, MemberRequest::Ready).is_empty());
-    assert_eq!(notified(&roster.will_not_start()), [0, 1, 2, 3, 4]);
+    assert_eq!(notified(&roster.will_not_start(1)), [0, 1, 2, 3, 4]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_death_before_the_first_success_does_not_make_the_job_a_failure() {
     roster.will_start();
     assert!(roster.has_failed() && roster.remaining() == 3);
     roster.ended(0, None);
-    roster.will_not_start();
+    roster.will_not_start(1);
     assert!(!roster.has_failed() && roster.remaining() == 1);
     roster.ended(1, None);
     assert!(!roster.has_failed());

@@ -5,11 +5,6 @@ use crate::machines::messages::MachineEvent;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 impl Leader {
-    /// Returns true if the job is elastic.
-    pub(crate) fn is_elastic(&self) -> bool {
-        self.is_elastic
-    }
-
     /// Returns the events of the other machines from the start on, which is now.
     pub(crate) fn follow_members(&mut self) -> UnboundedReceiver<MachineEvent> {
         let (sender, events) = unbounded_channel();

@@ -2,14 +2,13 @@
 //! flight.
 
 use super::super::*;
-use crate::Node;
+use super::{RANKS, job};
 use hexagram_physical::launcher::MemberRequest;
 use hexagram_physical::testing::is_deep;
 use std::collections::VecDeque;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const NODES: usize = 3;
-const RANKS: usize = 2;
 /// Steps in which something is disturbed, and the most after them.
 const DISTURBED: usize = 150;
 const MOST_STEPS: usize = 5000;
@@ -65,11 +64,9 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let node = Node { number: 0, nodes: NODES, least: 1, address: String::new(), secret: "".into() };
-        let job = Job { node: Some(node), max_restarts: 20, ..Job::new(RANKS, "program") };
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let least = 1 + seed as usize % 3;
-        let keeper = Keeper::new(&job, least);
+        let keeper = Keeper::new(&job(NODES, 20), least);
         let (machines, generations) = (BTreeMap::new(), BTreeMap::new());
         let mut simulation = Simulation { random, least, keeper, machines, generations };
         (0..2).for_each(|node| simulation.arrive(node));
@@ -111,7 +108,7 @@ impl Simulation {
                 continue;
             };
             while let Ok(line) = lines.try_recv() {
-                match line.strip_prefix(MEMBER) {
+                match line.strip_prefix("member ") {
                     Some(order) => machine.orders.push_back(MemberOrder::parse(order).unwrap()),
                     None => refused.push(*node),
                 }
