@@ -24,7 +24,7 @@ use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::{Cuda, CudaQueue};
 use crate::device::{Queue, SyncPoint, Timestamp, at};
 use crate::error::{Error, Result};
-use crate::memory::Keeper;
+use crate::memory::{Keeper, Span};
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use std::ffi::c_void;
 use std::fmt;
@@ -90,6 +90,31 @@ impl ForeignStream {
         let wait = || unsafe { sys::cuStreamWaitEvent(self.handle.0, recorded.handle.0, 0) };
         let status = at(SyncPoint::ForeignBehind, wait);
         self.gpu.expect(status, "make another library's stream wait")
+    }
+
+    /// Makes work on `memory` that is enqueued from now on, on any queue, wait for all work that the stream has so far: its
+    /// library may have written this memory.
+    ///
+    /// # Errors
+    /// As [`make_queue_wait`](Self::make_queue_wait).
+    pub fn make_memory_wait(&self, memory: &Span) -> Result<()> {
+        self.make_queue_wait(&memory.queue())?;
+        if let Some((_, order)) = memory.place() {
+            order.after_write();
+        }
+        Ok(())
+    }
+
+    /// Makes work that is enqueued on the stream from now on wait for all work on `memory` so far, of any queue: its
+    /// library may then read and write this memory.
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for).
+    pub fn wait_for_memory(&self, memory: &Span) -> Result<()> {
+        if let Some((queue, order)) = memory.place() {
+            order.before_write(&**queue, SyncPoint::BeforeWrite);
+        }
+        self.wait_for(&memory.queue())
     }
 
     /// Returns a point after all work in the stream so far; its time becomes known later. It stays unknown during a

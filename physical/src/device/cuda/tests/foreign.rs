@@ -166,3 +166,46 @@ fn a_queue_of_ours_waits_when_another_library_says_so() {
     own.wait_for(&other).unwrap();
     assert!(library.tensor(&queue).host::<u8>().unwrap().iter().all(|byte| *byte == 7));
 }
+
+/// Call on the memory that two libraries use that is left out.
+#[derive(Clone, Copy, PartialEq)]
+enum Memory {
+    Complete,
+    WithoutMakeWait,
+    WithoutWaitFor,
+}
+
+/// Makes another queue than that of a buffer read what the library writes there, twice. Returns true if it read both values.
+fn read_by_another_queue(library: &Library, byte: u8, calls: Memory) -> bool {
+    let stream = library.shared();
+    let [own, other] = [library.gpu.queue().unwrap(), library.gpu.queue().unwrap()];
+    let tensor = library.tensor(&own);
+    let copies = [byte, byte ^ 0xff].map(|byte| {
+        let copy = Buffer::zeroed_on(&other, DType::U8, BYTES).unwrap();
+        other.check().unwrap();
+        library.fill(byte);
+        if calls != Memory::WithoutMakeWait {
+            stream.make_memory_wait(&tensor.span()).unwrap();
+        }
+        copy.write_all().unwrap().copy_from(&tensor.read_all().unwrap()).unwrap();
+        if calls != Memory::WithoutWaitFor {
+            stream.wait_for_memory(&tensor.span()).unwrap();
+        }
+        (byte, copy)
+    });
+    library.fill(0);
+    copies.iter().all(|(byte, copy)| copy.host::<u8>().unwrap().iter().all(|read| read == byte))
+}
+
+#[test]
+fn all_queues_that_use_a_memory_and_another_librarys_stream_wait_for_each_other() {
+    let Some(gpu) = gpu() else { return };
+    let library = Library::new(&gpu, None);
+    assert!((1..30).all(|round| read_by_another_queue(&library, round, Memory::Complete)));
+    if gpu.description().name.starts_with("Fake") {
+        for calls in [Memory::WithoutMakeWait, Memory::WithoutWaitFor] {
+            let noticed = (1..200).any(|round| !read_by_another_queue(&library, round, calls));
+            assert!(noticed, "nothing goes wrong without a wait");
+        }
+    }
+}
