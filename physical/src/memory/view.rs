@@ -79,6 +79,11 @@ impl ReadView {
         ReadView(LedgerEntry { memory, lease }, self.1)
     }
 
+    /// Returns the view with its bytes as elements.
+    pub fn into_bytes(self) -> ReadView {
+        ReadView(self.0, DType::U8)
+    }
+
     /// Narrows the view to its first bytes.
     pub(crate) fn into_first(mut self, bytes: usize) -> ReadView {
         let Lease { start, end, access } = self.0.lease;
@@ -164,6 +169,11 @@ impl WriteView {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes_mut().unwrap_or_default()
+    }
+
+    /// Returns the view with its bytes as elements.
+    pub fn into_bytes(self) -> WriteView {
+        WriteView(self.0, DType::U8)
     }
 
     /// Turns this into a view for reading.

@@ -4,8 +4,7 @@
 use crate::engine::hooks::PassContents;
 use crate::engine::options::Buffers;
 use crate::engine::{DataParallel, hooks};
-use crate::host_copy::from_bytes;
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Queue, ReduceOp, Result};
 
 impl DataParallel {
     /// Gives all ranks the same buffers, before a training forward pass, as set by [`EngineOptions::buffers`]. All
@@ -116,27 +115,32 @@ fn flat_mean(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     if integers.is_empty() { Ok(()) } else { flat_broadcast(comm, integers) }
 }
 
-/// Calls `work` with all buffers of type `dtype`, joined into one.
+/// Calls `work` with all buffers, joined into one of type `dtype`, which is that of all of them, or bytes. It is on their
+/// device.
 fn together(
     dtype: DType,
     buffers: Vec<&mut Buffer>,
     work: impl FnOnce(&mut Buffer) -> Result<()>,
 ) -> Result<()> {
-    let bytes = |buffer: &Buffer| buffer.len() * buffer.dtype().size();
-    let total: usize = buffers.iter().map(|buffer| bytes(buffer)).sum();
-    let mut all = Vec::with_capacity(total);
+    let len = |buffer: &Buffer| buffer.len() * buffer.dtype().size() / dtype.size();
+    let mut places = Vec::new();
+    let mut total = 0;
     for buffer in &buffers {
-        all.extend_from_slice(&buffer.read_all()?.bytes_on_host()?);
+        places.push(total..total + len(buffer));
+        total += len(buffer);
     }
-    let mut flat = from_bytes(dtype, &all)?;
+    let queue = buffers.iter().map(|buffer| buffer.queue()).find(|queue| !queue.is_host());
+    let mut flat = Buffer::zeroed_on(&queue.unwrap_or_else(Queue::host), dtype, total)?;
+    let is_bytes = dtype == DType::U8;
+    for (buffer, place) in buffers.iter().zip(&places) {
+        let from = buffer.read_all()?;
+        flat.write(place.clone())?.copy_from(&if is_bytes { from.into_bytes() } else { from })?;
+    }
     work(&mut flat)?;
-    let view = flat.read_all()?;
-    let all = view.bytes_on_host()?;
-    let mut rest = &*all;
-    for buffer in buffers {
-        let (from, others) = rest.split_at(bytes(buffer));
-        buffer.write_all()?.copy_from_bytes(from)?;
-        rest = others;
+    for (buffer, place) in buffers.iter().zip(places) {
+        let to = buffer.write_all()?;
+        let mut to = if is_bytes { to.into_bytes() } else { to };
+        to.copy_from(&flat.read(place)?)?;
     }
     Ok(())
 }
