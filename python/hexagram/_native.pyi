@@ -865,6 +865,8 @@ class SamplerIterator:
 class Engine:
     """The engine on one rank, on its own thread: the base of ``hexagram.torch.DataParallel``.
 
+    `gpu` is the number of the GPU that has the model in its memory, and a function that returns the `CUstream` handle of
+    the current stream of the thread. The engine begins behind the work of that stream, which later waits for the engine.
     Every method may raise :class:`hexagram.Error`; most are collective calls.
     """
 
@@ -874,6 +876,7 @@ class Engine:
         parameters: Sequence[tuple[str, str, Sequence[int]]],
         algorithm: str | dict[str, Any],
         options: dict[str, Any],
+        gpu: tuple[int, Callable[[], int]] | None = None,
     ) -> None: ...
     def forward(self, learning_rate: float | None) -> None: ...
     def begin(self, accumulate: bool, learning_rate: float | None, compared: float | None) -> None: ...

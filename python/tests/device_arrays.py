@@ -54,6 +54,11 @@ def driver() -> tuple[ctypes.CDLL, c_void_p]:
     return library, context
 
 
+def show(address: int, size: int) -> None:
+    """Gives the host access to memory of the fake GPU, which has no order with the work of streams."""
+    driver()[0].hexagramFakeShow(c_uint64(address), c_size_t(size))
+
+
 class Stream:
     """A stream of the first GPU."""
 
@@ -133,6 +138,13 @@ class DeviceArray:
             call("cuMemFree_v2", address)
 
 
+def tensor_of(capsule: object) -> Tensor:
+    """Returns the tensor in a capsule, which stays its owner."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+    return Tensor.from_address(pointer(capsule, b"dltensor"))
+
+
 #: Arrays whose capsules exist.
 LENT: list[DeviceArray] = []
 
@@ -140,7 +152,6 @@ LENT: list[DeviceArray] = []
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def give_back(capsule: int) -> None:
     """Releases an array when its capsule is destroyed."""
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = c_void_p, [c_void_p, c_char_p]
-    address = pointer(capsule, b"dltensor")
+    prototype = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)
+    address = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
     LENT[:] = [array for array in LENT if ctypes.addressof(array.tensor) != address]

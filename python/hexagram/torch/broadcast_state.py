@@ -53,7 +53,7 @@ def outline(optimizer: Optimizer) -> dict[str, Any]:
         "groups": [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups],
     }
     state = plain(optimizer.state_dict())
-    elsewhere = [str(one.device) for one in tensors_in(state) if not one.is_cpu]
+    elsewhere = [str(one.device) for one in tensors_in(state) if not (one.is_cpu or one.is_cuda)]
     if elsewhere or not is_plain(state):
         told["error"] = f"tensors on {elsewhere[0]}" if elsewhere else "more than numbers, texts and tensors"
         return told

@@ -176,4 +176,5 @@ def as_tensor(data: bytes) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> bytes:
     """Returns a tensor of bytes as bytes."""
+    tensor = tensor.cpu()
     return string_at(tensor.data_ptr(), tensor.numel()) if tensor.numel() else b""

@@ -32,9 +32,10 @@ from .claimed_models import Attached
 from .default_world import Ranks, communicator_of
 from .groups import all_groups, names_of
 from .join import check_uneven, follow_rate, last_of
-from .model import check_apart, described, model_buffers, model_frozen, model_parameters
+from .model import check_apart, described, gpu_of_model, model_buffers, model_frozen, model_parameters
 from .optimizer import EngineOptimizer, compared_rate, form, rate_of
 from .options import check_rate, check_takes_groups, engine_options
+from .streams import follow_current, for_engine
 from .tensors import numbers, span
 from .uncompiled import uncompiled
 from .views import Views
@@ -88,7 +89,7 @@ class DataParallel(Between):
 
     A collective call: all ranks start with the parameters, buffers and optimizer state of rank 0. Raises `UsageError`
     on all ranks if model, optimizer, algorithm or options differ, for an invalid option value, and for parameters that
-    are not in host memory.
+    are neither all on the CPU nor all on one CUDA GPU.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class DataParallel(Between):
         self.module = module
         names, parameters = model_parameters(module)
         self._parameters_in_order = parameters
+        self._gpu = gpu_of_model(names, parameters)
         self._attached = Attached(names, parameters)
         self._require_sync = True
         self._is_open = False
@@ -124,6 +126,7 @@ class DataParallel(Between):
             described(names, parameters),
             algorithm.declared() if isinstance(algorithm, Algorithm) else algorithm,
             checked,
+            for_engine(self._gpu),
         )
         self._fixed_rate = learning_rate
         self._note_options(checked)
@@ -202,6 +205,7 @@ class DataParallel(Between):
         """Calls `work` with spans of tensors as in :func:`numbers`, and copies back those that are not in place."""
         forms = [numbers(tensor) for tensor in tensors]
         work([span(plain) for plain, _ in forms])
+        follow_current(self._gpu)
         for _, finish in forms:
             if finish is not None:
                 finish()

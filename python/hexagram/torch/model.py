@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hexagram import UsageError
 
+from . import streams
 from .tensors import DTYPES
 
 
@@ -21,7 +22,7 @@ def ignored(module: nn.Module) -> set[str]:
 def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     """Returns names and parameters to train: those that require gradients and are not ignored.
 
-    Raises `UsageError` for one that is not a dense tensor of floats in host memory, and without any.
+    Raises `UsageError` for one that is not a dense tensor of floats on the CPU or on a CUDA GPU, and without any.
     """
     left_out = ignored(module)
     named = [(name, one) for name, one in module.named_parameters() if one.requires_grad and name not in left_out]
@@ -40,7 +41,7 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
 def model_buffers(module: nn.Module) -> list[Tensor]:
     """Returns the buffers of the model, such as running statistics, except those to ignore.
 
-    Raises `UsageError` for one that is not a dense tensor in host memory.
+    Raises `UsageError` for one that is not a dense tensor on the CPU or on a CUDA GPU.
     """
     return list(named_buffers(module).values())
 
@@ -57,14 +58,12 @@ def named_buffers(module: nn.Module) -> dict[str, Tensor]:
 def model_frozen(module: nn.Module) -> dict[str, Tensor]:
     """Returns the parameters of the model that are not trained, by name, except those to ignore.
 
-    All ranks have those of rank 0, as under DDP. Tensors that are not dense or not in host memory stay local to each
-    rank.
+    All ranks have those of rank 0, as under DDP. Tensors that are not dense, or on other devices than the CPU and CUDA GPUs,
+    stay local to each rank.
     """
     left_out = ignored(module)
     named = ((name, one) for name, one in module.named_parameters() if not one.requires_grad and name not in left_out)
-    return {
-        name: one.detach() for name, one in named if one.is_cpu and one.layout is torch.strided and not one.is_quantized
-    }
+    return {name: one.detach() for name, one in named if is_supported(one) and not one.is_quantized}
 
 
 def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:
@@ -85,12 +84,31 @@ def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:
             )
 
 
+def gpu_of_model(names: Sequence[str], parameters: Sequence[Tensor]) -> int | None:
+    """Returns the number of the GPU that has the parameters; None on the CPU.
+
+    Raises `UsageError` if they are on several devices.
+    """
+    gpus = [streams.gpu_of(parameter) for parameter in parameters]
+    for name, parameter, gpu in zip(names, parameters, gpus, strict=True):
+        if gpu != gpus[0]:
+            raise UsageError(
+                f"parameter `{name}` is on {parameter.device}, and `{names[0]}` on {parameters[0].device}; move the model to "
+                "one device, or use DistributedDataParallel with hexagram.torch.hook"
+            )
+    return gpus[0]
+
+
+def is_supported(tensor: Tensor) -> bool:
+    """Returns whether a tensor is dense, and on the CPU or on a CUDA GPU."""
+    return (tensor.is_cpu or tensor.is_cuda) and tensor.layout is torch.strided
+
+
 def check_place(name: str, tensor: Tensor) -> None:
-    """Raises `UsageError` for a tensor that is not dense or not in host memory."""
-    if not tensor.is_cpu:
+    """Raises `UsageError` for a tensor that is not dense, or neither on the CPU nor on a CUDA GPU."""
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise UsageError(
-            f"{name} is on {tensor.device}, and the engine works in host memory; keep the model on the CPU, or use "
-            "DistributedDataParallel with hexagram.torch.hook"
+            f"{name} is on {tensor.device}, and the engine works on the CPU and on CUDA GPUs; move the model to one of them"
         )
     if tensor.layout is not torch.strided:
         raise UsageError(

@@ -65,5 +65,5 @@ def load_slots(
 
 def bytes_of(tensor: Tensor) -> bytes:
     """Returns the bytes of the elements of a tensor."""
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach().cpu().contiguous()
     return string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""

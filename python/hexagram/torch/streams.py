@@ -44,6 +44,17 @@ def position_of(tensor: Tensor | None) -> Position | None:
     return None if gpu is None else Position(gpu, current_stream(gpu))
 
 
+def for_engine(gpu: int | None) -> tuple[int, Callable[[], int]] | None:
+    """Returns the GPU of a model in the form for the engine: its number, and a function that returns the current stream."""
+    return None if gpu is None else (gpu, lambda: current_stream(gpu).cuda_stream)
+
+
+def follow_current(gpu: int | None) -> None:
+    """Makes the current stream of a GPU wait for the operations that began on it and have ended on the host."""
+    if gpu is not None:
+        follow(Position(gpu, current_stream(gpu)))
+
+
 def follow(position: Position | None) -> None:
     """Makes the current stream wait for the operations from `position` that have ended on the host."""
     if position is not None:

@@ -1,4 +1,4 @@
-"""Batch normalization over the samples of all ranks, on the CPU too: PyTorch's own SyncBatchNorm is for GPUs only.
+"""Batch normalization over the samples of all ranks, on the CPU and on GPUs: PyTorch's own SyncBatchNorm is for GPUs only.
 
     forward    μ, σ² ← mean and variance of each feature over all samples of all ranks;  x̂ = (x − μ) / √(σ² + ε)
     backward   ∂x = (∂x̂ − mean(∂x̂) − x̂ · mean(∂x̂ · x̂)) / √(σ² + ε), the means again over all ranks
@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hexagram import Communicator, UsageError
 
 from .default_world import Ranks, communicator_of
+from .streams import follow_current, gpu_of
 from .tensors import span
 
 
@@ -42,7 +43,7 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training and self.running_mean is not None:
             return super().forward(input)
         sums = statistics(input)
-        self.communicator.all_reduce(span(sums), "sum")
+        add_up(self.communicator, sums)
         count = sums[-1].item()
         if count < 2:
             raise UsageError("one sample of a feature has no variance; train on larger batches")
@@ -86,7 +87,7 @@ class Normalize(torch.autograd.Function):
         of_weight = (upstream * normal).sum(others)
         factor = scale if weight is None else weight * scale
         sums = torch.cat([of_bias, of_weight]).double()
-        context.communicator.all_reduce(span(sums), "sum")
+        add_up(context.communicator, sums)
         mean, product = (sums / context.count).to(upstream.dtype).chunk(2)
         of_input = (upstream - column(mean, upstream) - normal * column(product, upstream)) * column(factor, upstream)
         own = (None, None) if weight is None else (of_weight, of_bias)
@@ -96,8 +97,14 @@ class Normalize(torch.autograd.Function):
 def statistics(x: Tensor) -> Tensor:
     """Returns sums, sums of squares (per feature) and the number of samples: ``(2 · features + 1,)`` of f64."""
     wide = x.detach().double().transpose(0, 1).reshape(x.shape[1], -1)
-    count = torch.tensor([wide.shape[1]], dtype=torch.float64)
+    count = torch.tensor([wide.shape[1]], dtype=torch.float64, device=wide.device)
     return torch.cat([wide.sum(1), wide.square().sum(1), count])
+
+
+def add_up(communicator: Communicator, sums: Tensor) -> None:
+    """Replaces numbers by their sums over all ranks."""
+    communicator.all_reduce(span(sums), "sum")
+    follow_current(gpu_of(sums))
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from hexagram._native import Engine
+from hexagram._native import BucketView, Engine
 
 from .tensors import span
 
@@ -56,8 +56,8 @@ class Views:
         self.places = [0] * len(self.parameters)
         self.buckets = []
         for memory, values, members in buckets:
-            gradients = torch.from_dlpack(memory)
-            data = None if values is None else torch.from_dlpack(values)
+            gradients = imported(memory)
+            data = None if values is None else imported(values)
             self.buckets.append(Bucket(gradients, data, members))
             for index, start, end in members:
                 self.place(index, gradients[start:end], None if data is None else data[start:end])
@@ -130,7 +130,7 @@ class Views:
                 parameter.grad = None
                 continue
             if view is None:
-                view = torch.empty(parameter.shape, dtype=parameter.dtype)
+                view = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
                 self.untold[index] = view
                 if not later:
                     self.fetch(index)
@@ -197,6 +197,11 @@ class Views:
         for index in self.untold:
             self.parameters[index].grad = None
         self.untold.clear()
+
+
+def imported(memory: BucketView) -> Tensor:
+    """Returns the memory of a bucket as a tensor."""
+    return torch.from_dlpack(memory)
 
 
 class Bucket:

@@ -37,7 +37,7 @@ class Watched:
         self.has_parameters = has_parameters
         #: Waits for the unfinished work of the last step.
         self.wait = wait
-        self.traits = [(parameter.dtype, parameter.shape) for parameter in views.parameters]
+        self.traits = [(parameter.dtype, parameter.shape, parameter.device) for parameter in views.parameters]
         self.note_modules()
 
     def note_modules(self) -> None:
@@ -105,16 +105,13 @@ class Watched:
 
     def check_traits(self, index: int, parameter: Tensor) -> None:
         """Raises `UsageError` for a parameter whose type, shape, layout or device has changed since it was attached."""
-        dtype, shape = self.traits[index]
-        if (
-            (parameter.dtype, parameter.shape) == (dtype, shape)
-            and parameter.is_cpu
-            and parameter.layout is torch.strided
-        ):
+        dtype, shape, device = self.traits[index]
+        now = (parameter.dtype, parameter.shape, parameter.device)
+        if now == (dtype, shape, device) and parameter.layout is torch.strided:
             return
         raise UsageError(
             f"parameter `{self.names[index]}` is {described(parameter.dtype, parameter.shape)} on {parameter.device}, and was "
-            f"{described(dtype, shape)} on cpu when this DataParallel was made; convert the model before that, or close this "
+            f"{described(dtype, shape)} on {device} when this DataParallel was made; convert the model before that, or close this "
             "one and make another"
         )
 

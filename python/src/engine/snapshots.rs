@@ -44,7 +44,9 @@ impl Engine {
             .and_then(|program| own.put_tensor(PROGRAM, &[bytes.len()], program))
             .map_err(|error| exception(py, &error))?;
         let kept = Arc::clone(&snapshots.0);
-        self.call(py, move |engine| kept.lock().unwrap_or_else(PoisonError::into_inner).keep(engine, || own))
+        self.call_in_order(py, move |engine| {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).keep(engine, || own)
+        })
     }
 
     /// Loads the newest state that the ranks have in common. Returns the generation of the buckets, and the state of the
@@ -55,7 +57,7 @@ impl Engine {
         snapshots: &Snapshots,
     ) -> PyResult<Option<(u64, Bound<'py, PyBytes>)>> {
         let kept = Arc::clone(&snapshots.0);
-        let loaded = self.call(py, move |engine| {
+        let loaded = self.call_in_order(py, move |engine| {
             let own = kept.lock().unwrap_or_else(PoisonError::into_inner).load(engine)?;
             let program = own.map(|own| own.get::<u8>(PROGRAM)).transpose()?;
             Ok(program.map(|program| (engine.generation(), program)))

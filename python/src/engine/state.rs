@@ -75,21 +75,22 @@ impl Engine {
 
     fn switch(&self, py: Python<'_>, algorithm: &str) -> PyResult<u64> {
         let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
-        self.call(py, move |engine| engine.switch(algorithm).map(|()| engine.generation()))
+        self.call_in_order(py, move |engine| engine.switch(algorithm).map(|()| engine.generation()))
     }
 
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, DataParallel::settle)
+        self.call_in_order(py, DataParallel::settle)
     }
 
     fn average(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, DataParallel::average)
+        self.call_in_order(py, DataParallel::average)
     }
 
     /// Replaces each replica by the mean, until [`Engine::end_mean`], and these buffers by their means. It is one job,
     /// so that an interrupted rank still completes it with the others.
     fn begin_mean(&self, py: Python<'_>, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         self.check_no_mean(py)?;
+        self.enter(py)?;
         let mut buffers = super::buffers(&buffers)?;
         let (tell, there) = channel();
         let (readings, asked) = channel::<Reading>();
@@ -110,7 +111,7 @@ impl Engine {
         *evaluating = Some(Evaluating { readings, distance });
         drop(evaluating);
         match outcome(py, there) {
-            Ok(Some(there)) => there.map_err(|error| exception(py, &error)),
+            Ok(Some(there)) => there.map_err(|error| exception(py, &error)).and_then(|()| self.leave(py)),
             // It has failed, and only the outcome is sent.
             Ok(None) => self.end_mean(py).map(drop),
             Err(interrupted) => {
@@ -127,13 +128,16 @@ impl Engine {
         let Some(Evaluating { readings, distance }) = evaluating else {
             return Err(usage(py, "no mean is being evaluated", "call begin_mean first"));
         };
+        self.enter(py)?;
         drop(readings);
-        answer(py, distance)
+        let distance = answer(py, distance)?;
+        self.leave(py)?;
+        Ok(distance)
     }
 
     /// Returns the number of optimizer steps, and the optimizer state: slots, parameter indices, types and bytes.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<(u64, Vec<SavedSlot<'py>>)> {
-        let (steps, slots) = self.call(py, |engine| {
+        let (steps, slots) = self.call_in_order(py, |engine| {
             let state = engine.optimizer_state()?;
             let mut slots = Vec::new();
             for (slot, index, values) in state.slots {
@@ -154,12 +158,12 @@ impl Engine {
         };
         let slots = slots.into_iter().map(slot).collect::<Result<Vec<_>>>();
         let slots = slots.map_err(|error| exception(py, &error))?;
-        self.call(py, move |engine| engine.set_optimizer_state(&OptimizerState { steps, slots }))
+        self.call_in_order(py, move |engine| engine.set_optimizer_state(&OptimizerState { steps, slots }))
     }
 
     /// Returns the state of the engine.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
-        let saved = self.call(py, |engine| RecordBytes::of(&engine.checkpoint().save()?))?;
+        let saved = self.call_in_order(py, |engine| RecordBytes::of(&engine.checkpoint().save()?))?;
         Ok(saved.told(py))
     }
 
@@ -167,7 +171,9 @@ impl Engine {
     /// an error as a `text` instead.
     fn load(&self, py: Python<'_>, saved: Given<'_>) -> PyResult<u64> {
         let record = saved.record();
-        self.call(py, move |engine| engine.checkpoint().load_if_read(record).map(|()| engine.generation()))
+        self.call_in_order(py, move |engine| {
+            engine.checkpoint().load_if_read(record).map(|()| engine.generation())
+        })
     }
 
     #[getter]
@@ -286,12 +292,13 @@ impl Engine {
         let evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Evaluating { readings, .. }) = &*evaluating else {
             drop(evaluating);
-            return self.call(py, |engine| work(engine));
+            return self.call_in_order(py, |engine| work(engine));
         };
         let (tell, told) = channel();
         // An engine that has ended drops the read, and with it the sender of its result.
         drop(readings.send(Box::new(move |engine| drop(tell.send(work(engine))))));
         drop(evaluating);
-        answer(py, told)
+        answer(py, told)?;
+        self.leave(py)
     }
 }

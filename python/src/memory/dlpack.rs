@@ -18,7 +18,7 @@ use std::ffi::{CStr, c_void};
 /// Device number of host memory: `kDLCPU`.
 pub(super) const HOST: i32 = 1;
 /// Device number of GPU memory: `kDLCUDA`.
-const CUDA: i32 = 2;
+pub(super) const CUDA: i32 = 2;
 /// Device number of pinned host memory: `kDLCUDAHost`.
 const PINNED: i32 = 3;
 /// Device number of memory that both host and GPU access: `kDLCUDAManaged`.

@@ -1,6 +1,6 @@
 //! DLPack export: memory of this library as tensors of others, without copies.
 
-use super::dlpack::{DlDevice, DlTensor, HOST, Managed, ManagedVersioned, PLAIN, VERSIONED, kind_of};
+use super::dlpack::{CUDA, DlDevice, DlTensor, HOST, Managed, ManagedVersioned, PLAIN, VERSIONED, kind_of};
 use crate::error::{exception, usage};
 use hexagram::physical::memory::Keeper;
 use hexagram::{DType, Error};
@@ -9,13 +9,20 @@ use pyo3::prelude::*;
 use std::ffi::c_void;
 
 /// Host memory, as a DLPack device.
-pub(crate) const DEVICE: (i32, i32) = (HOST, 0);
+pub(crate) const HOST_MEMORY: (i32, i32) = (HOST, 0);
 
-/// Elements in host memory, with their owner.
+/// Returns the memory of a GPU, as a DLPack device.
+pub(crate) fn memory_of_gpu(gpu: usize) -> (i32, i32) {
+    (CUDA, i32::try_from(gpu).unwrap_or(i32::MAX))
+}
+
+/// Elements with their owner.
 pub(crate) struct LentElements {
     pub(crate) address: usize,
     pub(crate) elements: usize,
     pub(crate) dtype: DType,
+    /// Memory that has them, as a DLPack device.
+    pub(crate) device: (i32, i32),
     pub(crate) keep: Keeper,
 }
 
@@ -33,7 +40,7 @@ pub(crate) fn capsule<'py>(
     lent: &LentElements,
     asked: DlpackRequest,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if asked.copy == Some(true) || asked.device.is_some_and(|device| device != DEVICE) {
+    if asked.copy == Some(true) || asked.device.is_some_and(|device| device != lent.device) {
         return Err(usage(py, "this memory cannot be copied", "import it without a copy, then copy it"));
     }
     if asked.max_version.is_some_and(|(major, _)| major >= 1) {
@@ -87,7 +94,7 @@ fn export<'py, M: Form>(py: Python<'py>, lent: &LentElements) -> PyResult<Bound<
     })?;
     let tensor = DlTensor {
         data: std::ptr::with_exposed_provenance_mut(lent.address),
-        device: DlDevice { kind: HOST, number: 0 },
+        device: DlDevice { kind: lent.device.0, number: lent.device.1 },
         dimensions: 1,
         kind,
         shape: std::ptr::null_mut(),

@@ -81,15 +81,21 @@ fn queue(gpu: usize, follows: Follows) -> Result<Queue> {
     Ok(lock().get_or_insert_default().entry((gpu, follows)).or_insert(new).clone())
 }
 
-fn foreign(gpu: usize, stream: usize) -> Result<ForeignStream> {
+/// Returns a stream of another library by its `CUstream` handle.
+pub(crate) fn foreign(gpu: usize, stream: usize) -> Result<ForeignStream> {
     let handle = std::ptr::with_exposed_provenance_mut(stream);
     // SAFETY: the caller's library owns the stream, and the handle is used before this call of the program returns.
     Ok(unsafe { Cuda::new(gpu)?.foreign_stream(handle, Arc::new(())) })
 }
 
+/// Returns false in a process that was forked from one with GPUs.
+pub(crate) fn is_own_process() -> bool {
+    PROCESS.get_or_init(Generation::now).is_now()
+}
+
 /// Fails in a process that was forked from one with GPUs.
 fn check_process(py: Python<'_>) -> PyResult<()> {
-    if PROCESS.get_or_init(Generation::now).is_now() {
+    if is_own_process() {
         return Ok(());
     }
     let what = "a forked process cannot use the GPUs of its parent";
@@ -102,6 +108,12 @@ fn check_earlier_work(queue: &Queue) -> Result<()> {
     failure.map_or(Ok(()), |failure| Err(failure.into_error(queue.name())))
 }
 
+/// Returns a new queue of a GPU, for the buckets of an engine.
+pub(crate) fn new_queue(py: Python<'_>, gpu: usize) -> PyResult<Queue> {
+    check_process(py)?;
+    Cuda::new(gpu).and_then(|gpu| gpu.queue()).map_err(|error| exception(py, &error))
+}
+
 /// Makes the stream `waiting` wait for the operations on spans of the stream `stream` of the same GPU that have ended so
 /// far, without a wait on the host. Streams are `CUstream` handles, as `torch.cuda.Stream.cuda_stream`; `gpu` is the number
 /// of the GPU in this process.
@@ -110,12 +122,14 @@ fn check_earlier_work(queue: &Queue) -> Result<()> {
 #[pyfunction]
 pub(crate) fn make_stream_wait(py: Python<'_>, gpu: usize, stream: usize, waiting: usize) -> PyResult<()> {
     check_process(py)?;
-    let follow = || {
-        let queue = queue(gpu, Follows::Stream(stream))?;
-        foreign(gpu, waiting)?.wait_for(&queue)?;
-        check_earlier_work(&queue)
-    };
-    follow().map_err(|error| exception(py, &error))
+    follow_spans(gpu, stream, waiting).map_err(|error| exception(py, &error))
+}
+
+/// As [`make_stream_wait`].
+pub(crate) fn follow_spans(gpu: usize, stream: usize, waiting: usize) -> Result<()> {
+    let queue = queue(gpu, Follows::Stream(stream))?;
+    foreign(gpu, waiting)?.wait_for(&queue)?;
+    check_earlier_work(&queue)
 }
 
 /// Returns the queues of all GPUs for tensors of DLPack.

@@ -1,7 +1,7 @@
 //! Memory that the other ranks of this host can read: collectives on it need no staging copies.
 
 use super::elements_owner::{ElementsOwner, OwnerKind};
-use super::export::{DEVICE, DlpackRequest, LentElements, capsule};
+use super::export::{DlpackRequest, HOST_MEMORY, LentElements, capsule};
 use super::{BufferSlot, OwnedElements};
 use crate::error::usage;
 use hexagram::{Buffer, DType, Queue};
@@ -43,7 +43,7 @@ impl Memory {
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        DEVICE
+        HOST_MEMORY
     }
 
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
@@ -61,6 +61,7 @@ impl Memory {
             address: self.address,
             elements: self.elements,
             dtype: self.dtype,
+            device: HOST_MEMORY,
             keep: Arc::clone(&self.home) as Arc<dyn std::any::Any + Send + Sync>,
         };
         capsule(py, &lent, DlpackRequest { max_version, device: dl_device, copy })
