@@ -6,7 +6,9 @@
 DEVICE is cuda:0, or cpu for a try without a GPU. It prints a table, and ends with 1 if replicas differ or a way fails. Without torch
 or a GPU it says "skipped" and why."""
 import contextlib
+import datetime
 import hashlib
+import pathlib
 import statistics
 import sys
 import tempfile
@@ -25,6 +27,8 @@ except ImportError:
 from hexagram.torch import DataParallel, hook, sync_batch_norm
 
 STEPS, ROUNDS = 12, 15
+#: Longest wait of a rank for the other.
+LIMIT = datetime.timedelta(seconds=30)
 
 
 def small_model(rank, device):
@@ -33,10 +37,10 @@ def small_model(rank, device):
     return nn.Sequential(*features, nn.Linear(9216, 10)).to(device)
 
 
-def train(model, optimizer, device, scaler=None):
+def train(model, optimizer, device, scaler=None, dtype=torch.float32):
     """Trains on random pictures; returns the first and the last loss."""
     values = torch.Generator().manual_seed(dist.get_rank())
-    x = torch.randn(16, 3, 16, 16, generator=values).to(device)
+    x = torch.randn(16, 3, 16, 16, generator=values).to(device, dtype)
     y = torch.randint(10, (16,), generator=values).to(device)
     losses = []
     for _ in range(STEPS):
@@ -54,13 +58,16 @@ def train(model, optimizer, device, scaler=None):
     return float(losses[0]), float(losses[-1])
 
 
-def by_engine(device, algorithm, own=None, amp=False, synchronized=False):
-    """Trains by DataParallel, with an optimizer of PyTorch or the engine's `own`."""
-    net = small_model(dist.get_rank(), device)
+def by_engine(device, algorithm, own=None, amp=False, synchronized=False, dtype=torch.float32, **options):
+    """Trains by DataParallel, with an optimizer of PyTorch or the engine's `own`, and evaluates the mean."""
+    net = small_model(dist.get_rank(), device).to(dtype)
     net = sync_batch_norm(net) if synchronized else net
     optimizer = own or torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
-    model = DataParallel(net, optimizer, algorithm, learning_rate=1e-3 if own else None)
-    losses = train(model, model.optimizer, device, torch.amp.GradScaler(device.type) if amp else None)
+    model = DataParallel(net, optimizer, algorithm, learning_rate=1e-3 if own else None, **options)
+    losses = train(model, model.optimizer, device, torch.amp.GradScaler(device.type) if amp else None, dtype)
+    model.restore(model.checkpoint())
+    with torch.no_grad():
+        model.evaluate_mean(lambda: float(net(torch.ones(2, 3, 16, 16, dtype=dtype, device=device)).sum()))
     model.settle()
     model.average()
     model.close()
@@ -90,54 +97,88 @@ def by_fsdp(device):
     return [parameter.full_tensor() for parameter in net.parameters()], losses
 
 
-#: Ways to train: name, function and arguments.
+#: Ways to train: name, function, and its arguments by position and by name.
 WAYS = [
-    ("DataParallel, gradient-allreduce", by_engine, ["gradient-allreduce"]),
-    ("DataParallel, gradient-allreduce, adamw of the engine", by_engine, ["gradient-allreduce", "adamw"]),
-    ("DataParallel, bytegrad", by_engine, ["bytegrad"]),
-    ("DataParallel, local-sgd", by_engine, ["local-sgd(period=4)"]),
-    ("DataParallel, choco-sgd", by_engine, ["choco-sgd"]),
-    ("DataParallel, async-model-average", by_engine, ["async-model-average"]),
-    ("DataParallel, sync_batch_norm", by_engine, ["gradient-allreduce", None, False, True]),
-    ("DataParallel, AMP and GradScaler", by_engine, ["gradient-allreduce", None, True]),
-    ("DDP", by_ddp, []),
-    ("DDP with the hook bytegrad", by_ddp, ["bytegrad"]),
-    ("FSDP2", by_fsdp, []),
+    ("DataParallel, gradient-allreduce", by_engine, ["gradient-allreduce"], {}),
+    ("DataParallel, gradient-allreduce, adamw of the engine", by_engine, ["gradient-allreduce", "adamw"], {}),
+    ("DataParallel, bytegrad", by_engine, ["bytegrad"], {}),
+    ("DataParallel, local-sgd", by_engine, ["local-sgd(period=4)"], {}),
+    ("DataParallel, choco-sgd", by_engine, ["choco-sgd"], {}),
+    ("DataParallel, async-model-average", by_engine, ["async-model-average"], {}),
+    ("DDP", by_ddp, [], {}),
+    ("DDP with the hook bytegrad", by_ddp, ["bytegrad"], {}),
+    ("DataParallel, AMP and GradScaler", by_engine, ["gradient-allreduce"], {"amp": True}),
+    ("DataParallel, parameters of bf16", by_engine, ["local-sgd(period=2)"], {"dtype": torch.bfloat16}),
+    ("DataParallel, overlap with the forward pass", by_engine, ["gradient-allreduce", "adamw"], {"overlap": "forward"}),
+    ("DataParallel, sync_batch_norm", by_engine, ["gradient-allreduce"], {"synchronized": True}),
+    ("FSDP2", by_fsdp, [], {}),
 ]
 
 
-def rank_of_two(rank, way, name, store, outcome):
-    device = torch.device(name)
-    dist.init_process_group("hexagram", init_method=f"file://{store}", rank=rank, world_size=2)
-    _, work, arguments = WAYS[way]
-    parameters, losses = work(device, *arguments)
-    numbers = [parameter.detach().cpu().contiguous() for parameter in parameters]
-    digest = hashlib.sha256(b"".join(bytes(one.untyped_storage()) for one in numbers)).hexdigest()
-    with open(f"{outcome}{rank}", "w") as file:
-        print(digest, *losses, file=file)
+def rank_of_two(rank, first, place, folder):
+    """Trains in all ways from the first on, and writes how each went."""
+    device = torch.device(place)
+    dist.init_process_group("hexagram", init_method=f"file://{folder}/store{first}", rank=rank, world_size=2, timeout=LIMIT)
+    for way, (_, work, positional, named) in enumerate(WAYS):
+        if way < first:
+            continue
+        parameters, losses = work(device, *positional, **named)
+        numbers = [parameter.detach().cpu().contiguous() for parameter in parameters]
+        digest = hashlib.sha256(b"".join(bytes(one.untyped_storage()) for one in numbers)).hexdigest()
+        place_of(folder, way, rank).write_text(f"{digest} {losses[0]} {losses[1]}")
+        dist.barrier()
     dist.destroy_process_group()
 
 
-def trainings(name):
-    """Prints how each way to train went; returns the number of those that failed."""
-    print("| way to train | loss of rank 0 | outcome |\n|---|---|---|")
-    failed = 0
-    for way, (words, *_) in enumerate(WAYS):
+def place_of(folder, way, rank):
+    return pathlib.Path(folder, f"way{way}rank{rank}")
+
+
+def trainings(place):
+    """Prints how each way to train went; returns the number of those that failed. A way that fails ends both ranks; two others
+    continue with the next way."""
+    print("| way to train | loss of rank 0 | outcome |\n|---|---|---|", flush=True)
+    failed = way = 0
+    while way < len(WAYS):
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                torch.multiprocessing.spawn(rank_of_two, (way, name, f"{folder}/store", f"{folder}/outcome"), nprocs=2)
-            except Exception:
-                traceback.print_exc()
-                print(f"| {words} | | **failed** |", flush=True)
-                failed += 1
-                continue
-            first, second = (open(f"{folder}/outcome{rank}").read().split() for rank in range(2))
-        equal, learns = first[0] == second[0], float(first[2]) < float(first[1])
-        failed += not (equal and learns)
-        told = "replicas equal" if equal else "**replicas differ**"
-        told += "" if learns else ", **the loss does not fall**"
-        print(f"| {words} | {float(first[1]):.3f} → {float(first[2]):.3f} | {told} |", flush=True)
+            ranks = torch.multiprocessing.spawn(rank_of_two, (way, place, folder), nprocs=2, join=False)
+            is_over = False
+            while way < len(WAYS) and not is_over:
+                is_over = has_ended(ranks, folder, way)
+                if all(place_of(folder, way, rank).exists() for rank in range(2)):
+                    failed += not report(folder, way)
+                    way, is_over = way + 1, False
+            for process in ranks.processes:
+                process.kill() if is_over else process.join(60)
+        if is_over:
+            print(f"| {WAYS[way][0]} | | **failed** |", flush=True)
+            failed, way = failed + 1, way + 1
     return failed
+
+
+def has_ended(ranks, folder, way):
+    """Waits until both ranks have trained in a way; returns whether they have failed, or take too long."""
+    end = time.monotonic() + 2 * LIMIT.total_seconds()
+    while time.monotonic() < end:
+        if all(place_of(folder, way, rank).exists() for rank in range(2)):
+            return False
+        try:
+            if ranks.join(timeout=0.1):
+                return True
+        except Exception:
+            traceback.print_exc()
+            return True
+    return True
+
+
+def report(folder, way):
+    """Prints how a way to train went; returns whether the replicas are equal, and have learned."""
+    (first, before, after), (second, *_) = (place_of(folder, way, rank).read_text().split() for rank in range(2))
+    told = [] if first == second else ["**replicas differ**"]
+    told += [] if float(after) < float(before) else ["**the loss does not fall**"]
+    words = ", ".join(told) or "replicas equal"
+    print(f"| {WAYS[way][0]} | {float(before):.3f} → {float(after):.3f} | {words} |", flush=True)
+    return not told
 
 
 class Bottleneck(nn.Module):

@@ -21,7 +21,7 @@ from torch_ranks import run  # noqa: E402
 import hexagram  # noqa: E402
 from hexagram._native import Engine  # noqa: E402
 from hexagram.testing import spawn  # noqa: E402
-from hexagram.torch import Algorithm, DataParallel, hooks, streams, views, work  # noqa: E402
+from hexagram.torch import Algorithm, DataParallel, hooks, streams, sync_batch_norm, views, work  # noqa: E402
 from hexagram.torch.options import engine_options  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not HAS_FAKE_GPU, reason="needs the fake driver (physical/cuda/fake/build)")
@@ -46,16 +46,20 @@ class Gpu:
         return 0 if any(start <= tensor.data_ptr() < end for start, end in self.memory) else None
 
     def tensor(self, values: numpy.ndarray) -> torch.Tensor:
-        array = DeviceArray(values.astype("float32"), self.stream)
-        self.arrays[array.address.value] = array
-        return self.over(array.address.value, values.size).reshape(values.shape)
+        return self.copied(values.astype("float32")).view(torch.float32).reshape(values.shape)
 
-    def over(self, address: int, count: int, owner: object = None) -> torch.Tensor:
-        """Returns memory of the GPU as a tensor, which keeps its owner."""
-        self.memory.append((address, address + 4 * count))
+    def copied(self, values: numpy.ndarray) -> torch.Tensor:
+        """Returns a copy on the GPU, as bytes."""
+        array = DeviceArray(values, self.stream)
+        self.arrays[array.address.value] = array
+        return self.over(array.address.value, values.nbytes)
+
+    def over(self, address: int, size: int, owner: object = None) -> torch.Tensor:
+        """Returns memory of the GPU as a tensor of bytes, which keeps its owner."""
+        self.memory.append((address, address + size))
         if self.shows_memory:
-            show(address, 4 * count)
-        memory = (ctypes.c_float * count).from_address(address)
+            show(address, size)
+        memory = (ctypes.c_uint8 * size).from_address(address)
         memory.owner = owner
         return torch.from_numpy(numpy.ctypeslib.as_array(memory))
 
@@ -64,13 +68,14 @@ class Gpu:
         if memory.__dlpack_device__() != (CUDA, 0):
             return torch.from_dlpack(memory)
         capsule = memory.__dlpack__(stream=self.stream.cuda_stream)
-        return self.over(tensor_of(capsule).data, len(memory), capsule)
+        return self.over(tensor_of(capsule).data, 4 * len(memory), capsule).view(torch.float32)
 
     def move(self, module: torch.nn.Module) -> None:
-        """Moves the parameters and buffers of a module to the GPU, except those that are not f32."""
+        """Moves the parameters and buffers of a module to the GPU, except integers."""
         for tensor in [*module.parameters(), *module.buffers()]:
-            if tensor.dtype == torch.float32:
-                tensor.data = self.tensor(tensor.detach().numpy())
+            if tensor.is_floating_point():
+                numbers = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+                tensor.data = self.copied(numbers).view(tensor.dtype).reshape(tensor.shape)
 
     def numbers(self, tensor: torch.Tensor) -> numpy.ndarray:
         """Reads a tensor on the current stream."""
@@ -163,12 +168,16 @@ def test_the_hook_of_ddp():
     numpy.testing.assert_allclose(first[0], (mine(0) + mine(1)) / 2, atol=8)
 
 
+Arrays = list[numpy.ndarray]
+
+
 class Halfway(Algorithm):
     """A mean of parameters in every second step, in Python."""
 
     def after_step(self, context, state, bucket):
         if context.step % 2 == 1:
             context.mean(bucket.parameters)
+            bucket.parameters.mul_(0.5)
 
 
 def batches(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -176,38 +185,46 @@ def batches(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.randn(6, 5, generator=values), torch.randn(6, 3, generator=values)) for _ in range(6)]
 
 
-def trained(world: hexagram.World, algorithm, optimizer: str, options: dict, gpu: Gpu | None) -> list[numpy.ndarray]:
-    """Trains a small model on a GPU or on the host; returns its parameters and buffers."""
+def small_model(world: hexagram.World, synchronized: bool, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(world.rank)
     net = nn.Sequential(nn.Linear(5, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
+    return (sync_batch_norm(net, world) if synchronized else net).to(dtype)
+
+
+def train(model: DataParallel, rank: int, dtype: torch.dtype) -> None:
+    """Trains, with accumulation, a checkpoint and an evaluation of the mean."""
+    for at, (x, y) in enumerate(batches(rank)):
+        x, y = x.to(dtype), y.to(dtype)
+        model.optimizer.zero_grad()
+        if at % 3 == 0:
+            with model.no_sync():
+                nn.functional.mse_loss(model(x), y).backward()
+        nn.functional.mse_loss(model(x), y).backward()
+        model.optimizer.step()
+        if at == 3:
+            state = model.checkpoint()
+            model.restore(state)
+            model.eval()
+            with torch.no_grad():
+                model.evaluate_mean(lambda x=x: model(x))
+            model.train()
+    model.average()
+    model.close()
+
+
+def trained(world: hexagram.World, algorithm, optimizer: str, options: dict, gpu: Gpu | None) -> Arrays:
+    """Trains a small model on a GPU or on the host; returns its parameters and buffers."""
+    options = dict(options)
+    dtype = options.pop("dtype", torch.float32)
+    net = small_model(world, options.pop("synchronized", False), dtype)
     if gpu is not None:
         gpu.move(net)
     with InOrder(gpu) if gpu is not None else nullcontext():
         own = torch.optim.Adam(net.parameters(), lr=0.01) if optimizer == "torch" else optimizer
         rate = None if optimizer == "torch" else 0.01
-        model = DataParallel(
-            net,
-            own,
-            algorithm,
-            process_group=world,
-            learning_rate=rate,
-            bucket_bytes=2000,
-            first_bucket_bytes=300,
-            **options,
-        )
-        for at, (x, y) in enumerate(batches(world.rank)):
-            model.optimizer.zero_grad()
-            if at % 3 == 0:
-                with model.no_sync():
-                    nn.functional.mse_loss(model(x), y).backward()
-            nn.functional.mse_loss(model(x), y).backward()
-            model.optimizer.step()
-            if at == 3:
-                state = model.checkpoint()
-                model.restore(state)
-        model.average()
-        model.close()
-        return [value.detach().clone().numpy() for value in net.state_dict().values()]
+        options |= {"bucket_bytes": 2000, "first_bucket_bytes": 300}
+        train(DataParallel(net, own, algorithm, process_group=world, learning_rate=rate, **options), world.rank, dtype)
+        return [value.detach().clone().float().numpy() for value in net.state_dict().values()]
 
 
 CASES = [
@@ -219,10 +236,9 @@ CASES = [
     ("local-sgd(period=2)", "sgd(momentum=0.9)", {}),
     ("choco-sgd(codec=top-k(20%))", "torch", {}),
     (Halfway(), "torch", {}),
+    ("gradient-allreduce", "adamw", {"synchronized": True}),
+    ("local-sgd(period=2)", "adamw", {"dtype": torch.bfloat16}),
 ]
-
-
-Arrays = list[numpy.ndarray]
 
 
 def on_gpu_and_host(world: hexagram.World) -> list[tuple[Arrays, Arrays]]:
@@ -248,7 +264,7 @@ def test_a_model_on_a_gpu_learns_the_bits_of_one_on_the_host(case, pairs_of_rank
 def late_steps(world: hexagram.World, without: str | None) -> Arrays:
     """Trains by the engine alone. Gradients are written late on one stream, and parameters read on another.
 
-    The engine finds a stream without work instead in the calls that `without` names.
+    In the calls that `without` names, the current stream is an idle one.
     """
     writing, reading, idle = Stream(), Stream(), Stream()
     current = writing

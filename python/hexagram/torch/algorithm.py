@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hexagram import Communicator
 
-from .streams import follow_current, gpu_of
+from . import streams
 from .tensors import in_place
 from .views import Views
 
@@ -74,12 +74,12 @@ class Context:
         Raises `UsageError` for a tensor that is not contiguous, or whose type has no mean.
         """
         self.comm.all_reduce(in_place(tensor, "Context.mean"), "mean")
-        follow_current(gpu_of(tensor))
+        streams.follow_current(streams.gpu_of(tensor))
 
     def sum(self, tensor: Tensor) -> None:
         """Replaces a contiguous tensor by its sum over all ranks, bit for bit equal on each. Raises as :meth:`mean`."""
         self.comm.all_reduce(in_place(tensor, "Context.sum"), "sum")
-        follow_current(gpu_of(tensor))
+        streams.follow_current(streams.gpu_of(tensor))
 
 
 class Algorithm:

@@ -88,8 +88,8 @@ class DataParallel(Between):
     :mod:`hexagram.torch.copies`.
 
     A collective call: all ranks start with the parameters, buffers and optimizer state of rank 0. Raises `UsageError`
-    on all ranks if model, optimizer, algorithm or options differ, for an invalid option value, and for parameters that
-    are neither all on the CPU nor all on one CUDA GPU.
+    on all ranks if model, optimizer, algorithm or options differ; and on this rank for an invalid option value, and for
+    parameters that are neither all on the CPU nor all on one CUDA GPU.
     """
 
     def __init__(
@@ -205,7 +205,8 @@ class DataParallel(Between):
         """Calls `work` with spans of tensors as in :func:`numbers`, and copies back those that are not in place."""
         forms = [numbers(tensor) for tensor in tensors]
         work([span(plain) for plain, _ in forms])
-        follow_current(self._gpu)
+        for gpu in {self._gpu, *(plain.get_device() for plain, _ in forms if plain.is_cuda)}:
+            follow_current(gpu)
         for _, finish in forms:
             if finish is not None:
                 finish()
@@ -248,7 +249,7 @@ class DataParallel(Between):
             self._engine.begin()
         if self._is_closed:
             raise UsageError("this DataParallel was closed; create a new one for training, or call eval() first")
-        if self._is_open and passes_on_stack() == 0:
+        if self._is_open and passes_on_stack(self._gpu is not None) == 0:
             raise UsageError(
                 "the last backward pass was left by an exception, and the other ranks wait for its gradients; close this "
                 "model, which tells them, and start all ranks again from a checkpoint"
@@ -277,7 +278,7 @@ class DataParallel(Between):
 
     def _begin(self) -> None:
         """Begins a backward pass, at its first gradient."""
-        if passes_on_stack() > 1:
+        if passes_on_stack(self._gpu is not None) > 1:
             raise UsageError(
                 "the first gradient is of a backward pass inside of another, which ends before the other gradients are there; "
                 "call torch.utils.checkpoint.checkpoint with use_reentrant=False"

@@ -71,7 +71,7 @@ class Snapshots:
             self.keep(model, state)
             return state or {}
         generation, content = loaded
-        own = torch.load(io.BytesIO(content), weights_only=True)
+        own = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         unpack(own, model)
         model._after_step(generation)
         return own["program"]

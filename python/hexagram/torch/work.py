@@ -245,13 +245,16 @@ def end_with_pass(operation: Operation) -> None:
     left. Callbacks queued here run before that. Not in a nested pass, as in checkpoints with `use_reentrant`: its end
     is too early to wait, and DDP raises a `RuntimeError` with the text there.
     """
-    if torch._C._current_graph_task_id() != -1 and passes_on_stack() == 1:
+    if torch._C._current_graph_task_id() != -1 and passes_on_stack(operation.position is not None) == 1:
         torch.autograd.Variable._execution_engine.queue_callback(operation.wait)
 
 
-def passes_on_stack() -> int:
-    """Returns the number of backward passes on the stack of this thread, by the functions of PyTorch that run them."""
-    passes = 0
+def passes_on_stack(on_gpu: bool) -> int:
+    """Returns the number of backward passes in which this call is made, by the functions of PyTorch on the stack.
+
+    A pass on a GPU runs on a thread that PyTorch has started, without a frame of the outermost pass.
+    """
+    passes = int(on_gpu and isinstance(threading.current_thread(), threading._DummyThread))
     frame = sys._getframe(1)
     while frame is not None:
         passes += frame.f_code is _RUN.__code__

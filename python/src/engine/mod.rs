@@ -118,9 +118,8 @@ impl Engine {
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
-        let generation = self.call(py, |engine| engine.finish().map(|()| engine.generation()))?;
-        self.leave(py)?;
-        Ok(generation)
+        let finished = self.call(py, |engine| engine.finish().map(|()| engine.generation()));
+        self.after(py, finished)
     }
 
     fn step(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<u64> {
@@ -158,10 +157,8 @@ impl Engine {
 
     /// Waits for the work of the last step on these parameters; returns the generation.
     fn wait_for(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<u64> {
-        let generation =
-            self.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))?;
-        self.leave(py)?;
-        Ok(generation)
+        let waited = self.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()));
+        self.after(py, waited)
     }
 
     fn wait_for_all(&self, py: Python<'_>) -> PyResult<u64> {
@@ -289,9 +286,14 @@ impl Engine {
         work: impl FnOnce(&mut DataParallel) -> hexagram::Result<T> + Send + 'static,
     ) -> PyResult<T> {
         self.enter(py)?;
-        let result = self.call(py, work)?;
-        self.leave(py)?;
-        Ok(result)
+        let result = self.call(py, work);
+        self.after(py, result)
+    }
+
+    /// Returns the result of a call, after which the current stream waits for the engine, even if the call has failed.
+    fn after<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
+        let left = self.leave(py);
+        result.and_then(|value| left.map(|()| value))
     }
 
     /// Makes work of the engine wait for the current stream, if the model is on a GPU.

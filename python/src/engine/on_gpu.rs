@@ -1,6 +1,7 @@
 //! A model in the memory of a GPU: the order between the work of PyTorch and that of the engine on the buckets.
 //!
-//! PyTorch enqueues its work on a stream, and so do the engine's queues; neither waits on the host.
+//! PyTorch enqueues its work on a stream, and so do the engine's queues; they wait for each other by events. The host waits at
+//! the end of a backward pass only, where the engine looks for failures.
 //!
 //! ```text
 //! the engine is called        the buckets wait for the current stream: it has written gradients or parameters
@@ -73,7 +74,7 @@ impl ModelOnGpu {
             let (stream, buckets) = (foreign(self.gpu, stream)?, self.buckets());
             buckets.all().try_for_each(|memory| stream.make_memory_wait(memory))
         };
-        wait().map_err(|error| exception(py, &error))
+        py.detach(wait).map_err(|error| exception(py, &error))
     }
 
     /// Makes the current stream wait for the work of the engine on all buckets, and on tensors that were its arguments.
@@ -84,7 +85,7 @@ impl ModelOnGpu {
             self.buckets().all().try_for_each(|memory| current.wait_for_memory(memory))?;
             follow_spans(self.gpu, stream, stream)
         };
-        wait().map_err(|error| exception(py, &error))
+        py.detach(wait).map_err(|error| exception(py, &error))
     }
 
     /// Makes work of the engine on the bucket of a parameter wait for the current stream, which has written its gradient.
@@ -98,7 +99,7 @@ impl ModelOnGpu {
             return Err(usage(py, format!("parameter {parameter} is in no bucket"), "report it as a bug"));
         };
         let wait = || -> Result<()> { foreign(self.gpu, stream)?.make_memory_wait(&gradients) };
-        wait().map_err(|error| exception(py, &error))
+        py.detach(wait).map_err(|error| exception(py, &error))
     }
 
     fn stream(&self, py: Python<'_>) -> PyResult<usize> {

@@ -111,7 +111,7 @@ impl Engine {
         *evaluating = Some(Evaluating { readings, distance });
         drop(evaluating);
         match outcome(py, there) {
-            Ok(Some(there)) => there.map_err(|error| exception(py, &error)).and_then(|()| self.leave(py)),
+            Ok(Some(there)) => self.after(py, there.map_err(|error| exception(py, &error))),
             // It has failed, and only the outcome is sent.
             Ok(None) => self.end_mean(py).map(drop),
             Err(interrupted) => {
@@ -130,9 +130,8 @@ impl Engine {
         };
         self.enter(py)?;
         drop(readings);
-        let distance = answer(py, distance)?;
-        self.leave(py)?;
-        Ok(distance)
+        let distance = answer(py, distance);
+        self.after(py, distance)
     }
 
     /// Returns the number of optimizer steps, and the optimizer state: slots, parameter indices, types and bytes.
@@ -298,7 +297,7 @@ impl Engine {
         // An engine that has ended drops the read, and with it the sender of its result.
         drop(readings.send(Box::new(move |engine| drop(tell.send(work(engine))))));
         drop(evaluating);
-        answer(py, told)?;
-        self.leave(py)
+        let read = answer(py, told);
+        self.after(py, read)
     }
 }

@@ -41,13 +41,12 @@ struct LentToStream {
 
 impl Drop for LentToStream {
     fn drop(&mut self) {
-        if !is_own_process() {
-            // The memory belongs to the parent.
+        let release =
+            || foreign(self.gpu, self.stream).and_then(|stream| stream.release(self.memory.clone()));
+        // In a forked process the memory belongs to the parent.
+        if !is_own_process() || release().is_err() {
             std::mem::forget(self.memory.clone());
-            return;
         }
-        // Its next use follows the last work of that library. At the end of the process there is none.
-        let _ = foreign(self.gpu, self.stream).and_then(|stream| stream.make_memory_wait(&self.memory));
     }
 }
 

@@ -101,6 +101,9 @@ impl DataParallel {
 
 /// Replaces all buffers by those of rank 0.
 pub(crate) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
+    if comm.size() == 1 {
+        return Ok(());
+    }
     together(DType::U8, buffers, |flat| comm.block_on(comm.broadcast(flat, 0)))
 }
 
