@@ -142,33 +142,27 @@ def trainings(place):
     while way < len(WAYS):
         with tempfile.TemporaryDirectory() as folder:
             ranks = torch.multiprocessing.spawn(rank_of_two, (way, place, folder), nprocs=2, join=False)
-            is_over = False
-            while way < len(WAYS) and not is_over:
-                is_over = has_ended(ranks, folder, way)
-                if all(place_of(folder, way, rank).exists() for rank in range(2)):
-                    failed += not report(folder, way)
-                    way, is_over = way + 1, False
+            while way < len(WAYS) and have_trained(ranks, folder, way):
+                failed += not report(folder, way)
+                way += 1
             for process in ranks.processes:
-                process.kill() if is_over else process.join(60)
-        if is_over:
+                process.kill() if way < len(WAYS) else process.join(60)
+        if way < len(WAYS):
             print(f"| {WAYS[way][0]} | | **failed** |", flush=True)
             failed, way = failed + 1, way + 1
     return failed
 
 
-def has_ended(ranks, folder, way):
-    """Waits until both ranks have trained in a way; returns whether they have failed, or take too long."""
+def have_trained(ranks, folder, way):
+    """Waits until both ranks have trained in a way; returns false if they have failed, or take too long."""
+    places = [place_of(folder, way, rank) for rank in range(2)]
     end = time.monotonic() + 2 * LIMIT.total_seconds()
-    while time.monotonic() < end:
-        if all(place_of(folder, way, rank).exists() for rank in range(2)):
-            return False
-        try:
-            if ranks.join(timeout=0.1):
-                return True
-        except Exception:
-            traceback.print_exc()
-            return True
-    return True
+    try:
+        while not all(map(pathlib.Path.exists, places)) and time.monotonic() < end and not ranks.join(timeout=0.1):
+            pass
+    except Exception:
+        traceback.print_exc()
+    return all(map(pathlib.Path.exists, places))
 
 
 def report(folder, way):

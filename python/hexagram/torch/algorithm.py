@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hexagram import Communicator
 
-from . import streams
+from .streams import follow_current
 from .tensors import in_place
 from .views import Views
 
@@ -74,12 +74,12 @@ class Context:
         Raises `UsageError` for a tensor that is not contiguous, or whose type has no mean.
         """
         self.comm.all_reduce(in_place(tensor, "Context.mean"), "mean")
-        streams.follow_current(streams.gpu_of(tensor))
+        follow_current([tensor])
 
     def sum(self, tensor: Tensor) -> None:
         """Replaces a contiguous tensor by its sum over all ranks, bit for bit equal on each. Raises as :meth:`mean`."""
         self.comm.all_reduce(in_place(tensor, "Context.sum"), "sum")
-        streams.follow_current(streams.gpu_of(tensor))
+        follow_current([tensor])
 
 
 class Algorithm:

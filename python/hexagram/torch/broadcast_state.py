@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from hexagram import Communicator, UsageError
 
-from .tensors import span
+from .tensors import is_reachable, span
 
 #: Replaces the tensors of a list by those of one rank, the root. A collective call.
 Broadcast = Callable[[Sequence[Tensor]], None]
@@ -53,7 +53,7 @@ def outline(optimizer: Optimizer) -> dict[str, Any]:
         "groups": [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups],
     }
     state = plain(optimizer.state_dict())
-    elsewhere = [str(one.device) for one in tensors_in(state) if not (one.is_cpu or one.is_cuda)]
+    elsewhere = [str(one.device) for one in tensors_in(state) if not is_reachable(one)]
     if elsewhere or not is_plain(state):
         told["error"] = f"tensors on {elsewhere[0]}" if elsewhere else "more than numbers, texts and tensors"
         return told

@@ -205,8 +205,7 @@ class DataParallel(Between):
         """Calls `work` with spans of tensors as in :func:`numbers`, and copies back those that are not in place."""
         forms = [numbers(tensor) for tensor in tensors]
         work([span(plain) for plain, _ in forms])
-        for gpu in {self._gpu, *(plain.get_device() for plain, _ in forms if plain.is_cuda)}:
-            follow_current(gpu)
+        follow_current(plain for plain, _ in forms)
         for _, finish in forms:
             if finish is not None:
                 finish()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hexagram import UsageError
 
 from . import streams
-from .tensors import DTYPES
+from .tensors import DTYPES, is_reachable
 
 
 def ignored(module: nn.Module) -> set[str]:
@@ -101,12 +101,12 @@ def gpu_of_model(names: Sequence[str], parameters: Sequence[Tensor]) -> int | No
 
 def is_supported(tensor: Tensor) -> bool:
     """Returns whether a tensor is dense, and on the CPU or on a CUDA GPU."""
-    return (tensor.is_cpu or tensor.is_cuda) and tensor.layout is torch.strided
+    return is_reachable(tensor) and tensor.layout is torch.strided
 
 
 def check_place(name: str, tensor: Tensor) -> None:
     """Raises `UsageError` for a tensor that is not dense, or neither on the CPU nor on a CUDA GPU."""
-    if not (tensor.is_cpu or tensor.is_cuda):
+    if not is_reachable(tensor):
         raise UsageError(
             f"{name} is on {tensor.device}, and the engine works on the CPU and on CUDA GPUs; move the model to one of them"
         )

@@ -6,7 +6,7 @@ current stream wait for it. NVIDIA GPUs only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -49,10 +49,11 @@ def for_engine(gpu: int | None) -> tuple[int, Callable[[], int]] | None:
     return None if gpu is None else (gpu, lambda: current_stream(gpu).cuda_stream)
 
 
-def follow_current(gpu: int | None) -> None:
-    """Makes the current stream of a GPU wait for the operations that began on it and have ended on the host."""
-    if gpu is not None:
-        follow(Position(gpu, current_stream(gpu)))
+def follow_current(tensors: Iterable[Tensor]) -> None:
+    """Makes the current streams of the GPUs of tensors wait for the operations that began on them and have ended on the host."""
+    for gpu in {gpu_of(tensor) for tensor in tensors}:
+        if gpu is not None:
+            follow(Position(gpu, current_stream(gpu)))
 
 
 def follow(position: Position | None) -> None:

@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexagram import Communicator, UsageError
 
-from . import streams
 from .default_world import Ranks, communicator_of
+from .streams import follow_current
 from .tensors import span
 
 
@@ -104,7 +104,7 @@ def statistics(x: Tensor) -> Tensor:
 def add_up(communicator: Communicator, sums: Tensor) -> None:
     """Replaces numbers by their sums over all ranks."""
     communicator.all_reduce(span(sums), "sum")
-    streams.follow_current(streams.gpu_of(sums))
+    follow_current([sums])
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:

@@ -132,9 +132,14 @@ def put(source: Tensor, target: Tensor) -> None:
         target.detach().copy_(source.reshape(target.shape))
 
 
+def is_reachable(tensor: Tensor) -> bool:
+    """Returns whether a tensor is in the memory of this process or of an NVIDIA GPU."""
+    return tensor.is_cpu or tensor.is_cuda
+
+
 def check(tensor: Tensor) -> None:
     """Raises `UsageError` unless the tensor consists of numbers in the memory of this process or of an NVIDIA GPU."""
-    if not (tensor.is_cpu or tensor.is_cuda):
+    if not is_reachable(tensor):
         raise UsageError(
             f"tensors on {tensor.device} are not supported, only on the CPU and on CUDA; call .cpu() before"
         )
