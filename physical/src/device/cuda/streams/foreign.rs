@@ -105,16 +105,6 @@ impl ForeignStream {
         Ok(())
     }
 
-    /// Ends the use of `memory` by the stream's library: it is kept until all work that the stream has so far is done.
-    ///
-    /// # Errors
-    /// As [`make_queue_wait`](Self::make_queue_wait).
-    pub fn release(&self, memory: Span) -> Result<()> {
-        self.make_memory_wait(&memory)?;
-        let queue = memory.queue();
-        self.stream_of(&queue)?.try_enqueue(memory, 0, |_, _| Ok(()))
-    }
-
     /// Makes work that is enqueued on the stream from now on wait for all work on `memory` so far, of any queue: its
     /// library may then read and write this memory.
     ///
@@ -125,6 +115,16 @@ impl ForeignStream {
             order.before_write(&**queue, SyncPoint::BeforeWrite);
         }
         self.wait_for(&memory.queue())
+    }
+
+    /// Ends the use of `memory` by the stream's library: it is kept until all work that the stream has so far is done.
+    ///
+    /// # Errors
+    /// As [`make_queue_wait`](Self::make_queue_wait).
+    pub fn release(&self, memory: Span) -> Result<()> {
+        self.make_memory_wait(&memory)?;
+        let queue = memory.queue();
+        self.stream_of(&queue)?.try_enqueue(memory, 0, |_, _| Ok(()))
     }
 
     /// Returns a point after all work in the stream so far; its time becomes known later. It stays unknown during a
