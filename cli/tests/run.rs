@@ -183,8 +183,8 @@ fn a_reader_that_does_not_read_cannot_stop_a_signal() {
 }
 
 /// A rank's command that starts a process in a new session, and waits until it runs.
-const DAEMON: &str = "fifo=$(mktemp -u) && mkfifo $fifo || exit 9
-    setsid sh -c 'echo $$ > $0; exec sleep 100' $fifo & read daemon < $fifo; rm $fifo";
+const DAEMON: &str = r#"fifo=$(mktemp -u) && mkfifo "$fifo" || exit 9
+    setsid sh -c 'echo $$ > "$0"; exec sleep 100' "$fifo" & read daemon < "$fifo"; rm "$fifo""#;
 
 #[test]
 fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {

@@ -31,11 +31,11 @@ fn epochs(name: &str) -> usize {
 fn train(name: &str, arguments: &str, kills: &[usize]) -> (serde_json::Value, usize) {
     let out = folder(name);
     let _ = fs::remove_dir_all(&out);
-    let arguments = format!("--seed 1 --out {} {arguments}", out.display());
+    let arguments = format!("--seed 1 --out '{}' {arguments}", out.display());
     let job = Job {
         elastic: Some(2),
         max_restarts: 2,
-        arguments: arguments.split_whitespace().map(Into::into).collect(),
+        arguments: shell_words::split(&arguments).unwrap().into_iter().map(Into::into).collect(),
         ..Job::new(4, program::program("train"))
     };
     let mut killed = 0;
@@ -66,7 +66,7 @@ fn a_training_whose_ranks_are_killed_continues_in_place_and_learns_as_much() {
         let saved = folder("elastic-saved");
         let _ = fs::remove_dir_all(&saved);
         let arguments = format!(
-            "--algorithm {algorithm} --epochs {epochs} --checkpoint {} --every {}",
+            "--algorithm {algorithm} --epochs {epochs} --checkpoint '{}' --every {}",
             saved.display(),
             epochs * 2
         );

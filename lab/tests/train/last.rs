@@ -91,8 +91,7 @@ impl Task for Dying {
 /// Trains as one rank of the job.
 fn rank(options: &str) -> Result<ExitCode, RunError> {
     let command = TaskOptions::augment_args(RunOptions::augment_args(Command::new("train")));
-    let matches =
-        command.get_matches_from([&["train"], &options.split(' ').collect::<Vec<_>>()[..]].concat());
+    let matches = command.get_matches_from([vec!["train".into()], shell_words::split(options)?].concat());
     let options = RunOptions::from_arg_matches(&matches)?;
     let (task, subject) = TaskOptions::from_arg_matches(&matches)?.load("train", &options)?;
     let (process, evaluation) = (var("HEXAGRAM_RANK")?, var(DEATH)?);
@@ -147,7 +146,7 @@ fn a_change_of_members_after_the_last_step_loses_neither_its_save_nor_its_evalua
         for (dying, evaluation) in [(0, EPOCHS - 1), (1, EPOCHS - 1), (0, EPOCHS)] {
             let (out, saved) = (folder("last"), folder("last-saved"));
             let options = format!(
-                "--epochs {EPOCHS} --batch 17 --every {every} --out {} --checkpoint {}",
+                "--epochs {EPOCHS} --batch 17 --every {every} --out '{}' --checkpoint '{}'",
                 out.display(),
                 saved.display()
             );

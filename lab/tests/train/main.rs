@@ -158,7 +158,7 @@ fn bad_input_is_one_clear_line() {
     let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz")).unwrap();
     let cut = folder("cut.csv.gz");
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    refused(&format!("--data {}", cut.display()), &[], "incomplete or damaged");
+    refused(&format!("--data '{}'", cut.display()), &[], "incomplete or damaged");
     std::fs::remove_file(cut).unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -279,7 +279,7 @@ fn a_secret_that_is_not_there_is_refused_however_the_ranks_start() {
 fn a_working_directory_that_was_deleted_is_named() {
     let gone = folder("gone");
     std::fs::create_dir_all(&gone).unwrap();
-    let within = format!("cd {0} && rmdir {0} && exec \"$0\" --ranks 2 --epochs 1", gone.display());
+    let within = format!("cd '{0}' && rmdir '{0}' && exec \"$0\" --ranks 2 --epochs 1", gone.display());
     let output = Command::new("sh").args(["-c", &within]).arg(program::program(PROGRAM)).output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");
@@ -289,7 +289,7 @@ fn a_working_directory_that_was_deleted_is_named() {
 #[test]
 fn a_trace_of_all_ranks_is_left() {
     let file = folder("trace.json");
-    report("trace", &format!("--ranks 2 --epochs 1 --trace {}", file.display()));
+    report("trace", &format!("--ranks 2 --epochs 1 --trace '{}'", file.display()));
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
     for rank in [0, 1] {

@@ -16,7 +16,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("hexagram-{}-{name}-{}", crate::PROGRAM, std::process::id()))
 }
 
-/// The program with these arguments, untouched by whatever launcher runs the tests.
+/// The program with these arguments, split as a shell does, untouched by whatever launcher runs the tests.
 pub(crate) fn command(name: &str, arguments: &str) -> Command {
     let mut command = Command::new(program(crate::PROGRAM));
     for (variable, _) in std::env::vars_os() {
@@ -28,7 +28,7 @@ pub(crate) fn command(name: &str, arguments: &str) -> Command {
             command.env_remove(&variable);
         }
     }
-    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command.args(shell_words::split(arguments).unwrap()).stdin(Stdio::null());
     if !arguments.contains("--out") {
         command.arg("--out").arg(folder(name));
     }

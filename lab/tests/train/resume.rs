@@ -14,7 +14,7 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
             let folder = kept[at].display();
             report(
                 name,
-                &format!("--algorithm {algorithm} --ranks 3 --every 25 --checkpoint {folder} {rest}"),
+                &format!("--algorithm {algorithm} --ranks 3 --every 25 --checkpoint '{folder}' {rest}"),
             )
         };
         let whole = run("whole", 0, "--epochs 5");
@@ -42,7 +42,7 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
 fn a_restarted_run_resumes_by_itself() {
     let kept = folder("restart-kept");
     let arguments =
-        |epochs: usize| format!("--ranks 2 --every 25 --checkpoint {} --epochs {epochs}", kept.display());
+        |epochs: usize| format!("--ranks 2 --every 25 --checkpoint '{}' --epochs {epochs}", kept.display());
     let whole = report("restart-whole", &arguments(3));
     for variable in ["HEXAGRAM_RESTART", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"] {
         std::fs::remove_dir_all(&kept).unwrap();
@@ -71,7 +71,7 @@ fn another_number_of_ranks_goes_on_after_a_restart_or_as_a_change() {
         let arguments = |ranks: usize, epochs: usize| {
             let kept = kept.display();
             format!(
-                "--algorithm {algorithm} --ranks {ranks} --every 10 --checkpoint {kept} --epochs {epochs}"
+                "--algorithm {algorithm} --ranks {ranks} --every 10 --checkpoint '{kept}' --epochs {epochs}"
             )
         };
         run("resize-part", &arguments(4, 1));
@@ -102,7 +102,7 @@ pub(crate) fn newest(folder: &Path) -> PathBuf {
 #[test]
 fn the_end_of_a_training_is_saved_and_the_folder_is_checked_at_the_start() {
     let kept = folder("kept-end");
-    let arguments = format!("--ranks 2 --epochs 1 --every 100000 --checkpoint {}", kept.display());
+    let arguments = format!("--ranks 2 --epochs 1 --every 100000 --checkpoint '{}'", kept.display());
     let saved = report("end", &arguments);
     assert!(newest(&kept).ends_with("step-000044"), "{saved}");
     let said = |arguments: &str| said("end", arguments);
@@ -129,11 +129,11 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
     // As many images as the built-in digits, but different ones.
     let row = |index: usize| format!("{}{}\n", format!("{},", index % 17).repeat(64), index % 10);
     std::fs::write(&other, (0..1797).map(row).collect::<String>()).unwrap();
-    let common = format!("--ranks 2 --every 30 --checkpoint {}", kept.display());
+    let common = format!("--ranks 2 --every 30 --checkpoint '{}'", kept.display());
     report("change", &format!("{common} --epochs 2"));
     // The last one before the end of the first epoch.
     std::fs::remove_dir_all(newest(&kept)).unwrap();
-    let data = format!("--data {}", other.display());
+    let data = format!("--data '{}'", other.display());
     for (change, names) in [
         ("--lr 100", &["--lr 1, and now 100"][..]),
         ("--batch 8", &["--batch 16, and now 8"]),
@@ -173,7 +173,7 @@ fn a_save_that_fails_ends_nothing_and_the_next_one_tries_again() {
         std::fs::create_dir_all(&kept).unwrap();
         std::fs::write(kept.join(".step-000030.partial"), "in the way").unwrap();
         let common = format!("--algorithm {algorithm} --ranks 2 --epochs 2");
-        let output = run("failing", &format!("{common} --every 30 --checkpoint {} --json", kept.display()));
+        let output = run("failing", &format!("{common} --every 30 --checkpoint '{}' --json", kept.display()));
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         let warnings: Vec<&str> = text.lines().filter(|line| line.contains("is not saved")).collect();
@@ -187,7 +187,7 @@ fn a_save_that_fails_ends_nothing_and_the_next_one_tries_again() {
         assert_eq!(summary["failed_saves"], 1);
         // The training is that of a run in which all went well.
         let other = folder("kept-well");
-        report("well", &format!("{common} --every 30 --checkpoint {}", other.display()));
+        report("well", &format!("{common} --every 30 --checkpoint '{}'", other.display()));
         assert_eq!(losses("failing"), losses("well"), "{algorithm}");
         [kept, other].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
         ["failing", "well"].into_iter().for_each(clean);
@@ -200,7 +200,7 @@ fn a_training_whose_end_is_not_saved_exits_with_1_after_its_report() {
     // A limit on the size of files stands for a full disk: checkpoints are larger, metrics.jsonl is smaller.
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$@\"";
     let arguments =
-        format!("--ranks 2 --epochs 1 --every 30 --transport tcp --checkpoint {}", kept.display());
+        format!("--ranks 2 --epochs 1 --every 30 --transport tcp --checkpoint '{}'", kept.display());
     let train = command("full", &arguments);
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(train.get_program()).args(train.get_args()).stdin(Stdio::null());

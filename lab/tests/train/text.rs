@@ -21,7 +21,7 @@ fn each_sampler_trains_equal_replicas_and_balanced_ranks_have_fewer_tokens_to_wa
     let mut at_random = 0.0;
     for sampler in SAMPLERS {
         let arguments = "--task text --ranks 2 --batch 4 --epochs 2 --transport thread";
-        let report = report("text", &format!("{arguments} --sampler {sampler} --text {}", file.display()));
+        let report = report("text", &format!("{arguments} --sampler {sampler} --text '{}'", file.display()));
         assert_eq!((&report["replicas_identical"], &report["sampler"]), (&true.into(), &sampler.into()));
         assert_eq!(report["waiting"].as_array().unwrap().len(), 2);
         let lines = metrics("text");
@@ -56,12 +56,12 @@ fn each_sampler_trains_equal_replicas_and_balanced_ranks_have_fewer_tokens_to_wa
 fn a_text_is_resumed_in_the_midst_of_an_epoch_by_the_same_sampler() {
     let (file, _) = text("resumed.txt");
     let common =
-        format!("--task text --ranks 2 --batch 4 --every 15 --transport thread --text {}", file.display());
+        format!("--task text --ranks 2 --batch 4 --every 15 --transport thread --text '{}'", file.display());
     for sampler in &SAMPLERS[1..] {
         let kept = ["whole", "parts"].map(|part| folder(&format!("text-{part}")));
         let run = |name: &str, at: usize, rest: &str| {
             let kept = kept[at].display();
-            report(name, &format!("{common} --checkpoint {kept} --sampler {sampler} {rest}"));
+            report(name, &format!("{common} --checkpoint '{kept}' --sampler {sampler} {rest}"));
             losses(name)
         };
         let whole = run("text-all", 0, "--epochs 4");
@@ -74,7 +74,7 @@ fn a_text_is_resumed_in_the_midst_of_an_epoch_by_the_same_sampler() {
         let kept_parts = kept[1].display();
         let output = super::run(
             "text-other",
-            &format!("{common} --checkpoint {kept_parts} --sampler {other} --resume"),
+            &format!("{common} --checkpoint '{kept_parts}' --sampler {other} --resume"),
         );
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(err.contains(&format!("--sampler {sampler}, and now {other}")), "{err}");
@@ -97,7 +97,7 @@ fn options_that_do_not_fit_the_task_are_refused() {
     refused("--task text --text /dev/zero", &[], "cannot read /dev/zero: it is a pipe or a device");
     let empty = folder("empty.txt");
     std::fs::write(&empty, "\n\n").unwrap();
-    refused(&format!("--task text --text {}", empty.display()), &[], "use a text of five lines or more");
+    refused(&format!("--task text --text '{}'", empty.display()), &[], "use a text of five lines or more");
     std::fs::remove_file(empty).unwrap();
     refused("--task text --character-time=-1", &[], "choose microseconds from 0 to 1000000");
     refused("--task text --batch 100", &[], "exceeds the 169 training samples");

@@ -81,7 +81,7 @@ fn mnist_and_cifar_are_learned_from_their_folders() {
     let cifar = write_cifar("cifar-data", 200);
     for (data, name) in [(&mnist, "mnist"), (&cifar, "cifar")] {
         let arguments =
-            format!("--data {} --ranks 2 --batch 10 --epochs 3 --workers 1 --lr 0.05", data.display());
+            format!("--data '{}' --ranks 2 --batch 10 --epochs 3 --workers 1 --lr 0.05", data.display());
         let report = report(name, &arguments);
         assert!(report["test_accuracy"].as_f64().unwrap() > 0.9, "{report}");
         assert_eq!(report["replicas_identical"], true, "{report}");
@@ -92,7 +92,7 @@ fn mnist_and_cifar_are_learned_from_their_folders() {
 
 /// Arguments of a short training on two ranks.
 fn short(model: &str, data: &Path, rest: &str) -> String {
-    format!("--model {model} --data {} --ranks 2 --batch 2 --lr 0.01 {rest}", data.display())
+    format!("--model {model} --data '{}' --ranks 2 --batch 2 --lr 0.01 {rest}", data.display())
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn resnet_50_takes_a_step() {
 fn a_resumed_residual_net_goes_on_bit_for_bit() {
     let data = write_cifar("resnet14-data", 10);
     let kept = folder("kept-resnet14");
-    let saving = format!("--checkpoint {} --every 3", kept.display());
+    let saving = format!("--checkpoint '{}' --every 3", kept.display());
     let whole = report("whole14", &short("resnet14", &data, "--epochs 2"));
     report("part14", &short("resnet14", &data, &format!("--epochs 1 {saving}")));
     let rest =
