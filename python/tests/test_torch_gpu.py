@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import numpy
 import pytest
-from device_arrays import CUDA, HAS_FAKE_GPU, DeviceArray, Stream, call, show, tensor_of
+from device_arrays import CUDA, HAS_FAKE_GPU, DeviceArray, Stream, call, show, tensor_of, wait
 
 torch = pytest.importorskip("torch")
 
@@ -23,6 +23,7 @@ from hexagram._native import Engine  # noqa: E402
 from hexagram.testing import spawn  # noqa: E402
 from hexagram.torch import Algorithm, DataParallel, hooks, streams, sync_batch_norm, views, work  # noqa: E402
 from hexagram.torch.options import engine_options  # noqa: E402
+from hexagram.torch.sync_batch_norm import add_up  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not HAS_FAKE_GPU, reason="needs the fake driver (physical/cuda/fake/build)")
 
@@ -312,6 +313,72 @@ def test_the_engine_and_the_current_stream_wait_for_each_other():
         assert [set(numbers) for numbers in complete] == expected
         for found in incomplete:
             assert [set(numbers) for numbers in found] != expected
+
+
+def late_changes(world: hexagram.World, without: str | None) -> Arrays:
+    """Reads parameters late on one stream before the engine replaces them, and writes them late on another before a pass.
+
+    In the calls that `without` names, the current stream is an idle one.
+    """
+    reading, writing, idle = Stream(), Stream(), Stream()
+    current = writing
+    options = engine_options({"order": "listed"}, "sgd", "bytegrad", 1.0)
+    listed = [("only", "f32", [1000])]
+    engine = Engine(world.communicator, listed, "d-psgd", options, (0, lambda: current.cuda_stream))
+    engine.broadcast_state([])
+    engine.prepare()
+
+    def parameters() -> ctypes.c_uint64:
+        """Returns the address of the parameters, which a step changes, for the stream that reads."""
+        _, [(_, view, _)] = engine.bucket_memory()
+        capsule = view.__dlpack__(stream=reading.cuda_stream)
+        return ctypes.c_uint64(tensor_of(capsule).data)
+
+    found = []
+    for _ in range(3):
+        before, after = (DeviceArray(numpy.zeros(1000, "float32"), reading) for _ in range(2))
+        current, address = reading, parameters()
+        call("cuMemcpyDtoDAsync_v2", before.address, address, before.host.nbytes, reading.handle)
+        current = idle if without == "set_parameter" else reading
+        engine.set_parameter(0, DeviceArray(numpy.full(1000, 7, "float32")))
+        wait(reading.handle, writing.handle)
+        values = DeviceArray(numpy.full(1000, 10 + 10 * world.rank, "float32"), writing)
+        call("cuMemcpyDtoDAsync_v2", address, values.address, values.host.nbytes, writing.handle)
+        current = idle if without == "forward" else writing
+        engine.forward(1.0)
+        engine.begin(False, 1.0, None)
+        current = writing
+        engine.ready(0)
+        engine.finish()
+        current = reading
+        engine.step(1.0)
+        call("cuMemcpyDtoDAsync_v2", after.address, parameters(), after.host.nbytes, reading.handle)
+        found += [before.numbers(), after.numbers()]
+    engine.close()
+    return found
+
+
+def late_changes_without_each(world: hexagram.World) -> list[Arrays]:
+    return [late_changes(world, without) for without in (None, "set_parameter", "forward")]
+
+
+def test_the_engine_waits_for_readers_and_writers_of_parameters():
+    for complete, *incomplete in spawn(2, late_changes_without_each):
+        assert [set(numbers) for numbers in complete] == [{0.0}, {15.0}, {15.0}, {15.0}, {15.0}, {15.0}]
+        for found in incomplete:
+            assert [set(numbers) for numbers in found] != [{0.0}, {15.0}, {15.0}, {15.0}, {15.0}, {15.0}]
+
+
+def added_up(world: hexagram.World) -> numpy.ndarray:
+    gpu = Gpu()
+    sums = gpu.tensor(mine(world.rank))
+    add_up(world.communicator, sums)
+    return gpu.numbers(sums)
+
+
+def test_the_current_stream_waits_for_the_sums_of_batch_normalization():
+    for sums in spawn(2, added_up):
+        numpy.testing.assert_array_equal(sums, mine(0) + mine(1))
 
 
 def on_two_devices(world: hexagram.World) -> str:
