@@ -363,10 +363,11 @@ def late_changes_without_each(world: hexagram.World) -> list[Arrays]:
 
 
 def test_the_engine_waits_for_readers_and_writers_of_parameters():
+    expected = [{0.0}, {15.0}, {15.0}, {15.0}, {15.0}, {15.0}]
     for complete, *incomplete in spawn(2, late_changes_without_each):
-        assert [set(numbers) for numbers in complete] == [{0.0}, {15.0}, {15.0}, {15.0}, {15.0}, {15.0}]
+        assert [set(numbers) for numbers in complete] == expected
         for found in incomplete:
-            assert [set(numbers) for numbers in found] != [{0.0}, {15.0}, {15.0}, {15.0}, {15.0}, {15.0}]
+            assert [set(numbers) for numbers in found] != expected
 
 
 def added_up(world: hexagram.World) -> numpy.ndarray:
