@@ -1,53 +1,26 @@
 //! The launcher of node 0, which decides when all start and whether the job starts again.
 
+mod connections;
 mod members;
 
 use super::budget::{Budget, Checkpointed};
 use super::messages::{Decision, MachineEnd, MachineEvent, PATIENCE, Start};
-use super::wire::{HANDSHAKE, LineReader, LineWriter, MEMBER, answer};
-use crate::node::RESOLVE_PATIENCE;
+use super::wire::LineWriter;
 use crate::outcome::Outcome;
 use crate::{Job, Node};
-use hexagram_physical::launcher::{host_and_port, listen, random, read_given, secret_of_start};
+use connections::{Join, LauncherEvent};
+use hexagram_physical::launcher::{random, read_given, secret_of_start};
 use hexagram_physical::{Error, Result};
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
-use std::net::{TcpListener as Blocking, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, timeout_at};
 
 /// Longest time for a machine to end its ranks, in addition to the grace period: they notice, are killed, and are reaped.
 const ENDING: Duration = Duration::from_secs(90);
-/// Launchers that prove the secret at the same time, each on a thread; others wait to be accepted.
-const STRANGERS: usize = 32;
-/// Pause after a failure to accept, such as a lack of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Event of a connection.
-enum LauncherEvent {
-    /// A launcher has connected and proved the secret.
-    Joined { join: Join, connection: u64, writer: LineWriter },
-    /// It has sent a message about a process of an elastic job.
-    Message { connection: u64, line: String },
-    /// Its ranks have ended.
-    Ended { connection: u64, end: MachineEnd },
-    /// Its connection has ended.
-    Gone { connection: u64 },
-}
-
-/// A launcher that asks to take part.
-#[derive(Debug, Clone, Copy)]
-struct Join {
-    node: usize,
-    ranks: usize,
-    is_elastic: bool,
-}
 
 /// Another launcher.
 struct OtherLauncher {
@@ -103,16 +76,7 @@ impl Leader {
     /// [`Error::Setup`] if the address is malformed, [`Error::System`] if it is taken or belongs to a different machine.
     pub(super) fn open(job: &Job, node: &Node) -> Result<Self> {
         let secret = read_given(&node.secret.to_string_lossy())?;
-        let (host, port) = host_and_port("--addr", &node.address)?;
-        let alternative = "choose a different port in --addr, on all machines";
-        let (sender, events) = unbounded_channel();
-        let strangers = Arc::new(Semaphore::new(STRANGERS));
-        for file in listen(host.clone(), port, job.size() - job.ranks, alternative, RESOLVE_PATIENCE)? {
-            let listener = Blocking::from(file);
-            let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
-            let listener = listener.map_err(|cause| job.out_of_files("watch --addr".to_owned(), cause))?;
-            tokio::spawn(accept(listener, secret.clone(), sender.clone(), Arc::clone(&strangers)));
-        }
+        let (host, events) = connections::open(job, node, &secret)?;
         // Enough for an elastic job.
         let least = node.least.max(job.elastic.unwrap_or(1).div_ceil(job.ranks));
         Ok(Leader {
@@ -420,68 +384,12 @@ fn reason(ends: &[MachineEnd]) -> Option<String> {
 fn free_port(host: &str) -> io::Result<u16> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in (host, 0).to_socket_addrs()? {
-        match Blocking::bind(address).and_then(|listener| listener.local_addr()) {
+        match TcpListener::bind(address).and_then(|listener| listener.local_addr()) {
             Ok(bound) => return Ok(bound.port()),
             Err(cause) => last = cause,
         }
     }
     Err(last)
-}
-
-/// Accepts launchers until this process ends.
-async fn accept(
-    listener: TcpListener,
-    secret: Vec<u8>,
-    events: UnboundedSender<LauncherEvent>,
-    strangers: Arc<Semaphore>,
-) {
-    loop {
-        // It is never closed.
-        let Ok(stranger) = Arc::clone(&strangers).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (secret, events) = (secret.clone(), events.clone());
-                tokio::spawn(async move {
-                    // An error comes from an unrelated process, or from a launcher that itself reports the different secret.
-                    let Ok((mut lines, writer)) = answer(stream, secret).await else { return };
-                    let join = timeout(HANDSHAKE, lines.next()).await;
-                    drop(stranger);
-                    if let Some(join) = join.ok().flatten().as_deref().and_then(join_of) {
-                        follow(lines, writer, join, &events).await;
-                    }
-                });
-            }
-            Err(_) => sleep(PAUSE).await,
-        }
-    }
-}
-
-/// Reads the lines of one launcher.
-async fn follow(
-    mut lines: LineReader,
-    writer: LineWriter,
-    join: Join,
-    events: &UnboundedSender<LauncherEvent>,
-) {
-    static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
-    let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    // If the leader has ended, so has this process.
-    let _ = events.send(LauncherEvent::Joined { join, connection, writer });
-    while let Some(line) = lines.next().await {
-        if let Some(line) = line.strip_prefix(MEMBER) {
-            let _ = events.send(LauncherEvent::Message { connection, line: line.to_owned() });
-        } else if let Some(end) = line.strip_prefix("ended ").and_then(MachineEnd::parse) {
-            let _ = events.send(LauncherEvent::Ended { connection, end });
-        }
-    }
-    let _ = events.send(LauncherEvent::Gone { connection });
-}
-
-/// Decodes `join NODE RANKS [elastic]`.
-fn join_of(line: &str) -> Option<Join> {
-    let (node, ranks) = line.strip_prefix("join ")?.split_once(' ')?;
-    let (ranks, is_elastic) = ranks.strip_suffix(" elastic").map_or((ranks, false), |ranks| (ranks, true));
-    Some(Join { node: node.parse().ok()?, ranks: ranks.parse().ok()?, is_elastic })
 }
 
 #[cfg(test)]
