@@ -80,6 +80,12 @@ impl HeartbeatOptions {
         self.silence.saturating_add(self.beat * 3 / 2)
     }
 
+    /// Returns the silence after which the system ends a connection. It is longer: the monitor measures more exactly, as it
+    /// leaves out the time in which this process was paused.
+    pub(super) fn system_tolerance(&self) -> Duration {
+        self.tolerance().saturating_add(2 * self.beat)
+    }
+
     /// Refuses values with which healthy ranks would count as failed.
     pub(crate) fn check(&self) -> Result<()> {
         if self.beat.is_zero() || self.silence < self.beat.saturating_mul(3) {

@@ -1,7 +1,7 @@
 //! The thread that watches the control connections of one process: it sends heartbeats, judges silences, and forwards
 //! failures and departures.
 
-use super::health::Health;
+use super::health::{Health, HeartbeatOptions};
 use super::messages::ControlMessage;
 use super::stream::ControlStream;
 use super::{CommandQueue, MonitorCommand};
@@ -195,18 +195,20 @@ impl Monitor {
         for message in messages {
             self.handle(peer, message);
         }
-        if let Some(error) = end {
+        if end.is_some() {
             self.streams[peer] = None;
-            if !self.health.has_left(peer) {
-                self.fail(peer, &describe_end(&error));
+        }
+        let heartbeat = self.health.heartbeat();
+        let cause = match end {
+            // The system ends a silent connection first if this process was paused, which its own measure leaves out.
+            Some(error) if error.kind() == io::ErrorKind::TimedOut => {
+                describe_silence(silence.max(heartbeat.system_tolerance()), heartbeat)
             }
-        } else if silence > limit && !self.health.has_left(peer) {
-            let silence = silence.as_secs_f32();
-            let cause = format!(
-                "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE \
-                     is {})",
-                self.health.heartbeat().silence.as_secs_f32()
-            );
+            Some(error) => describe_end(&error),
+            None if silence > limit => describe_silence(silence, heartbeat),
+            None => return,
+        };
+        if !self.health.has_left(peer) {
             self.fail(peer, &cause);
         }
     }
@@ -309,6 +311,14 @@ impl Monitor {
             tracing::warn!("rank 0 has finished, and continues to monitor {}", there.join(", "));
         }
     }
+}
+
+/// Returns the cause of the failure of a peer that has been silent.
+fn describe_silence(silence: Duration, heartbeat: &HeartbeatOptions) -> String {
+    let (silence, allowed) = (silence.as_secs_f32(), heartbeat.silence.as_secs_f32());
+    format!(
+        "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE is {allowed})"
+    )
 }
 
 /// Returns the cause of the failure of a peer, from the error that ended its connection.

@@ -115,8 +115,7 @@ fn probe(stream: &RankStream, heartbeat: &HeartbeatOptions) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, whole_seconds(heartbeat.silence))?;
     sockopt::set_tcp_keepintvl(stream, whole_seconds(heartbeat.beat))?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    // Later than the silence, whose error has more details.
-    let patience = heartbeat.tolerance().saturating_add(2 * heartbeat.beat).as_millis();
+    let patience = heartbeat.system_tolerance().as_millis();
     sockopt::set_tcp_user_timeout(
         stream,
         u32::try_from(patience).map_or(MOST_UNHEARD, |ms| ms.min(MOST_UNHEARD)),
