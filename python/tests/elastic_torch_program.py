@@ -1,6 +1,6 @@
 """A training under the engine in an elastic job: `python elastic_torch_program.py ALGORITHM OPTIMIZER FOLDER`.
 
-An engine optimizer is a spelling; `torch` is one of PyTorch.
+An engine optimizer is a spelling; `torch` is one of PyTorch. The algorithm `python` has the momentum instead of the optimizer.
 """
 
 import sys
@@ -9,6 +9,7 @@ import torch
 from elastic_job import MOMENTUM, RATE
 from elastic_programs import TARGET, joined, say, stops
 from torch import nn
+from training_programs import Momentum
 
 import hexagram
 from hexagram.torch.data_parallel import DataParallel
@@ -53,6 +54,8 @@ def main(algorithm, optimizer, folder):
     """Trains, and continues with the new members after each change."""
     torch.set_num_threads(1)
     net = Net()
+    if algorithm == "python":
+        algorithm = Momentum(MOMENTUM)
     own = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM) if optimizer == "torch" else optimizer
     hexagram.as_member(hexagram.init(), train, net, own, Snapshots(), algorithm, folder)
 

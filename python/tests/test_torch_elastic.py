@@ -11,9 +11,12 @@ from elastic_job import MOMENTUM, Job, disturb  # noqa: E402
 PROGRAM = Path(__file__).parent / "elastic_torch_program.py"
 
 
-@pytest.mark.parametrize("optimizer", ["torch", f"sgd(momentum={MOMENTUM})"])
-def test_training_continues_when_ranks_die_and_arrive(tmp_path, optimizer):
-    job = Job(tmp_path, PROGRAM, "gradient-allreduce", optimizer)
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer"),
+    [("gradient-allreduce", "torch"), ("gradient-allreduce", f"sgd(momentum={MOMENTUM})"), ("python", "sgd")],
+)
+def test_training_continues_when_ranks_die_and_arrive(tmp_path, algorithm, optimizer):
+    job = Job(tmp_path, PROGRAM, algorithm, optimizer)
     disturb(job)
     job.check(1e-3)
 

@@ -115,6 +115,15 @@ def test_algorithms_in_python_equal_those_in_rust(told):
     assert [rank["in_python"] for rank in told] == [(True, True, True, True)] * 2
 
 
+def test_states_of_algorithms_in_python_are_regrouped(told):
+    for rank, regrouped in enumerate(one["regrouped"] for one in told):
+        count = len(regrouped["equal"][1])
+        assert regrouped["equal"] == ({rank}, [None] * count)
+        assert regrouped["smaller"] == ({1.5}, [[1, 2]] * count)
+        assert regrouped["with a new rank"] == ({2.0}, [[2]] * count)
+        assert "no method `regroup`" in regrouped["without"]
+
+
 def test_an_algorithm_in_rust_goes_on_after_one_in_python(told):
     spellings = ["LocalSgd(period=3)", "gradient-allreduce", "local-sgd(period=3)", "gradient-allreduce"]
     assert [rank["switched"] for rank in told] == [(spellings, True)] * 2

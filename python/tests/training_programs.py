@@ -18,9 +18,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import hexagram
+from hexagram.torch import regroup
 from hexagram.torch.algorithm import Algorithm
 from hexagram.torch.data_parallel import DataParallel
 from hexagram.torch.hooks import hook
+from hexagram.torch.snapshots import Snapshots
 from hexagram.torch.sync_batch_norm import sync_batch_norm
 
 
@@ -506,6 +508,9 @@ class Momentum(Algorithm):
 
     keeps_replicas_identical = True
 
+    def __init__(self, factor=0.9):
+        self.factor = factor
+
     def state(self, context, bucket):
         """Returns a momentum of zero."""
         return torch.zeros_like(bucket.gradients)
@@ -513,8 +518,32 @@ class Momentum(Algorithm):
     def gradients_ready(self, context, state, bucket):
         """Steps with a momentum of the mean gradient."""
         context.mean(bucket.gradients)
-        state.mul_(0.9).add_(bucket.gradients)
+        state.mul_(self.factor).add_(bucket.gradients)
         bucket.gradients.copy_(state)
+
+    def regroup(self, context, states, bucket):
+        """Returns the momentum of any rank."""
+        assert all(torch.equal(states[0], state) for state in states)
+        return states[0]
+
+
+class Feedback(Algorithm):
+    """A state that differs between ranks, and whose mean stays."""
+
+    def state(self, context, bucket):
+        """Returns the number of this rank, in a tensor."""
+        return {"values": torch.full_like(bucket.gradients, context.rank), "count": 0}
+
+    def regroup(self, context, states, bucket):
+        """Returns the mean, and the ranks of the states."""
+        values = [state["values"] for state in states]
+        return {"values": sum(values) / len(values), "ranks": [int(value[0]) for value in values]}
+
+
+class WithoutRegroup(Feedback):
+    """A state that no other rank can use."""
+
+    regroup = Algorithm.regroup
 
 
 class Forward(LocalSgd):
@@ -582,12 +611,49 @@ def in_python(world):
     )
 
 
+def regrouped(world):
+    """Continues with the states of an algorithm in Python that ranks of other worlds have kept: the states by case."""
+    cases = {"equal": [(0, 2), (1, 2)], "smaller": [(2, 3), (1, 3)], "with a new rank": [(2, 3), (2, 3)]}
+    states = {}
+    for case, places in cases.items():
+        net, optimizer = made()
+        ours = DataParallel(net, optimizer, Feedback(), process_group=world)
+        saved = regroup.kept(ours._driver)
+        place = saved["place"] = places[world.rank]
+        for state in saved["states"]:
+            state["values"].fill_(place[0])
+        regroup.restore(ours._driver, saved)
+        values = {state["values"].unique().item() for state in ours._driver.states}
+        states[case] = values, [state.get("ranks") for state in ours._driver.states]
+        ours.close()
+    net, optimizer = made()
+    ours = DataParallel(net, optimizer, WithoutRegroup(), process_group=world)
+    try:
+        Snapshots().keep(ours)
+    except hexagram.UsageError as error:
+        states["without"] = str(error)
+    ours.close()
+    return states
+
+
 def one_after_another(world, folder):
     """Runs the programs of two ranks; returns the result of each, by name."""
     told = {"beside_ddp": beside_ddp(world, folder)}
     optimizers = {"gradient-allreduce": "torch", "topk-ef": "adamw", "choco-sgd": "torch", "slowmo(period=3)": "adamw"}
     told["resumed"] = {name: resumed(world, name, optimizer) for name, optimizer in optimizers.items()}
-    programs = gossiped, mixed_precision, clipped, warm, uneven, evaluated, normalized, in_python, switched, refused
+    programs = (
+        gossiped,
+        mixed_precision,
+        clipped,
+        warm,
+        uneven,
+        evaluated,
+        normalized,
+        in_python,
+        switched,
+        refused,
+        regrouped,
+    )
     for program in programs:
         told[program.__name__] = program(world)
     # Ranks cannot continue after the error that this one provokes.

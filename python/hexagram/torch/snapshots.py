@@ -23,13 +23,12 @@ import torch
 
 from hexagram import UsageError, _native
 
+from . import regroup
 from .broadcast_state import adopt, is_plain, plain
 from .checkpoint import copied, load_state, state_of
 from .data_parallel import DataParallel
 from .optimizer import EngineOptimizer
-
-#: A state that can be sent.
-PLAIN = "numbers, texts and dense tensors"
+from .regroup import PLAIN
 
 
 class Snapshots:
@@ -39,7 +38,8 @@ class Snapshots:
     memory for it is twice the size of the state, on the host.
 
     If the number of ranks changes and their replicas differ, each rank continues with the mean of the parameters and of the
-    state of an engine optimizer; buffers and the state of a PyTorch optimizer are those of one of the ranks.
+    state of an engine optimizer; buffers and the state of a PyTorch optimizer are those of one of the ranks. The states of an
+    algorithm in Python are the results of :meth:`Algorithm.regroup`.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,8 @@ class Snapshots:
         keeps replicas identical and has no background work, only calls after a multiple of 16 steps keep a state, and these
         are collective calls.
 
-        Raises `UsageError` during a step, for a state of other types, and for an algorithm in Python with a state.
+        Raises `UsageError` during a step, for a state of other types, and for an algorithm in Python that has a state but no
+        method `regroup`.
         """
         model._between_steps()
         if model._engine.keeps_snapshot():
@@ -81,12 +82,7 @@ def packed(model: DataParallel, program: dict[str, Any]) -> bytes:
     """Returns the state that the engine does not have."""
     if not is_plain(program):
         raise UsageError(f"the state of the program has more than {PLAIN}; convert it, for example to a list")
-    driver = None if model._driver is None else model._driver.saved()
-    if driver is not None and any(state is not None for state in driver["states"]):
-        raise UsageError(
-            f"{model.algorithm} has a state, which hexagram cannot divide among other ranks; restart the job from checkpoints "
-            "instead"
-        )
+    driver = None if model._driver is None else regroup.kept(model._driver)
     optimizers = [plain(state_of(optimizer)) for optimizer in model._optimizers()]
     if not all(map(is_plain, optimizers)):
         raise UsageError(f"the state of an optimizer has more than {PLAIN}; use another optimizer")
@@ -114,4 +110,4 @@ def unpack(own: dict[str, Any], model: DataParallel) -> None:
         else:
             adopt(optimizer, state)
     if model._driver is not None:
-        model._driver.restore(own["python"])
+        regroup.restore(model._driver, own["python"])
