@@ -80,8 +80,8 @@ impl HeartbeatOptions {
         self.silence.saturating_add(self.beat * 3 / 2)
     }
 
-    /// Returns the silence after which the system ends a connection. It is longer: the monitor measures more exactly, as it
-    /// leaves out the time in which this process was paused.
+    /// Returns the time without an acknowledgement after which the system ends a connection. It is longer than the silence,
+    /// whose error has more details.
     pub(super) fn system_tolerance(&self) -> Duration {
         self.tolerance().saturating_add(2 * self.beat)
     }

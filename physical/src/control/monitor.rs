@@ -200,11 +200,7 @@ impl Monitor {
         }
         let heartbeat = self.health.heartbeat();
         let cause = match end {
-            // The system ends a silent connection first if this process was paused, which its own measure leaves out.
-            Some(error) if error.kind() == io::ErrorKind::TimedOut => {
-                describe_silence(silence.max(heartbeat.system_tolerance()), heartbeat)
-            }
-            Some(error) => describe_end(&error),
+            Some(error) => describe_end(&error, heartbeat),
             None if silence > limit => describe_silence(silence, heartbeat),
             None => return,
         };
@@ -322,10 +318,18 @@ fn describe_silence(silence: Duration, heartbeat: &HeartbeatOptions) -> String {
 }
 
 /// Returns the cause of the failure of a peer, from the error that ended its connection.
-fn describe_end(error: &io::Error) -> String {
+fn describe_end(error: &io::Error, heartbeat: &HeartbeatOptions) -> String {
+    use io::ErrorKind::{HostUnreachable, InvalidData, NetworkUnreachable, TimedOut};
     match error.kind() {
         _ if is_cut_off(error) => "died (its control connection ended)".to_owned(),
-        io::ErrorKind::InvalidData => "broke the protocol of its control connection".to_owned(),
+        InvalidData => "broke the protocol of its control connection".to_owned(),
+        // The system is first if this process was paused, or if only the direction to the peer is cut.
+        TimedOut | HostUnreachable | NetworkUnreachable => format!(
+            "has been silent, or has acknowledged nothing, for {:.1} s ({error}: its host or link is down; \
+             HEXAGRAM_SILENCE is {})",
+            heartbeat.system_tolerance().as_secs_f32(),
+            heartbeat.silence.as_secs_f32()
+        ),
         _ => format!("is no longer reachable ({error})"),
     }
 }
