@@ -32,7 +32,8 @@ class Net(nn.Module):
 def train(world, net, optimizer, snapshots, algorithm, folder):
     """Trains with the members of this world until the test asks for the end."""
     rate = RATE if isinstance(optimizer, str) else None
-    model = DataParallel(net, optimizer, algorithm, learning_rate=rate, process_group=world, bucket_bytes=1024)
+    options = {"process_group": world, "bucket_bytes": 1024, "first_bucket_bytes": 1024}
+    model = DataParallel(net, optimizer, algorithm, learning_rate=rate, **options)
     kept = snapshots.load(model, {"step": 0, "stops": 0.0})
     assert kept["step"] == model.steps == net.calls.item(), (kept, model.steps, net.calls)
     joined(world)

@@ -118,10 +118,13 @@ def test_algorithms_in_python_equal_those_in_rust(told):
 def test_states_of_algorithms_in_python_are_regrouped(told):
     for rank, regrouped in enumerate(one["regrouped"] for one in told):
         count = len(regrouped["equal"][1])
+        assert count > 1
         assert regrouped["equal"] == ({rank}, [None] * count)
         assert regrouped["smaller"] == ({1.5}, [[1, 2]] * count)
         assert regrouped["with a new rank"] == ({2.0}, [[2]] * count)
-        assert "no method `regroup`" in regrouped["without"]
+        assert regrouped["only new ranks"] == ({0.5}, [[0, 1]] * count)
+        assert "no method `regroup`" in regrouped["WithoutRegroup"]
+        assert "more than numbers" in regrouped["Tuples"]
 
 
 def test_an_algorithm_in_rust_goes_on_after_one_in_python(told):

@@ -9,6 +9,7 @@ import tempfile
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import digits
 import torch
@@ -546,6 +547,21 @@ class WithoutRegroup(Feedback):
     regroup = Algorithm.regroup
 
 
+class Pair(NamedTuple):
+    """A state that cannot be sent."""
+
+    first: int
+    second: int
+
+
+class Tuples(Feedback):
+    """A state that is not plain."""
+
+    def state(self, context, bucket):
+        """Returns a named tuple."""
+        return Pair(1, 2)
+
+
 class Forward(LocalSgd):
     """Local SGD that averages before the forward pass."""
 
@@ -613,26 +629,35 @@ def in_python(world):
 
 def regrouped(world):
     """Continues with the states of an algorithm in Python that ranks of other worlds have kept: the states by case."""
-    cases = {"equal": [(0, 2), (1, 2)], "smaller": [(2, 3), (1, 3)], "with a new rank": [(2, 3), (2, 3)]}
+    # Rank and number of ranks of the kept state, and whether this process has kept it.
+    cases = {
+        "equal": [(0, 2, True), (1, 2, True)],
+        "smaller": [(2, 3, True), (1, 3, True)],
+        "with a new rank": [(2, 3, True), (2, 3, False)],
+        "only new ranks": [(0, 2, False), (1, 2, False)],
+    }
+    options = {"process_group": world, "bucket_bytes": 1024, "first_bucket_bytes": 1024}
     states = {}
-    for case, places in cases.items():
+    for case, kept in cases.items():
         net, optimizer = made()
-        ours = DataParallel(net, optimizer, Feedback(), process_group=world)
+        ours = DataParallel(net, optimizer, Feedback(), **options)
         saved = regroup.kept(ours._driver)
-        place = saved["place"] = places[world.rank]
+        rank, size, is_own = kept[world.rank]
+        saved |= {"place": (rank, size), "process": regroup.PROCESS if is_own else 0}
         for state in saved["states"]:
-            state["values"].fill_(place[0])
+            state["values"].fill_(rank)
         regroup.restore(ours._driver, saved)
         values = {state["values"].unique().item() for state in ours._driver.states}
         states[case] = values, [state.get("ranks") for state in ours._driver.states]
         ours.close()
-    net, optimizer = made()
-    ours = DataParallel(net, optimizer, WithoutRegroup(), process_group=world)
-    try:
-        Snapshots().keep(ours)
-    except hexagram.UsageError as error:
-        states["without"] = str(error)
-    ours.close()
+    for algorithm in (WithoutRegroup(), Tuples()):
+        net, optimizer = made()
+        ours = DataParallel(net, optimizer, algorithm, **options)
+        try:
+            Snapshots().keep(ours)
+        except hexagram.UsageError as error:
+            states[type(algorithm).__name__] = str(error)
+        ours.close()
     return states
 
 

@@ -125,12 +125,13 @@ class Algorithm:
     def regroup(self, context: Context, states: list[Any], bucket: PythonBucket) -> Any:
         """Returns the state of a bucket after ranks of an elastic job have died or arrived.
 
-        `states` has those of the ranks that are left, in the order of these ranks. All ranks call the method with the same
-        `states`, new ones too. A state that is equal on all ranks is ``states[0]``. The mean of an error feedback stays with
-        ``sum(states) / len(states)``. ``self.state(context, bucket)`` begins anew. Tensors are on the device of the gradients.
+        `states` are those of the last kept step that a rank still has, in the order of the ranks of that step. All ranks call
+        the method with the same `states`, new ones too. A state that is equal on all ranks is ``states[0]``. The mean of an
+        error feedback stays with ``sum(states) / len(states)``. ``self.state(context, bucket)`` begins anew. All tensors of
+        `states` are on the device of the gradients.
 
         Only `Snapshots` needs this method, and only if the algorithm has a state, which then consists of numbers, texts and
-        dense tensors.
+        dense tensors in dicts, lists and tuples.
         """
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ the state of rank 0 is sent first: its structure, with empty tensors. The tensor
 from __future__ import annotations
 
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,10 +109,13 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether a value consists only of numbers, texts and dense tensors."""
-    if isinstance(value, dict):
+    """Returns whether a value consists only of numbers, texts and dense tensors, in dicts, lists and tuples.
+
+    Subclasses of these have contents that are not sent.
+    """
+    if type(value) in (dict, OrderedDict):
         return all(map(is_plain, value)) and all(map(is_plain, value.values()))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple, torch.Size):
         return all(map(is_plain, value))
     if isinstance(value, Tensor):
         return value.layout is torch.strided and not value.is_quantized
@@ -121,7 +125,7 @@ def is_plain(value: Any) -> bool:
 def with_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """Returns a plain value in which each tensor is replaced by the result of `function`."""
     if isinstance(value, dict):
-        return {name: with_tensors(inner, function) for name, inner in value.items()}
+        return type(value)((name, with_tensors(inner, function)) for name, inner in value.items())
     if isinstance(value, list | tuple):
         return type(value)(with_tensors(inner, function) for inner in value)
     return function(value) if isinstance(value, Tensor) else value

@@ -39,7 +39,8 @@ class Snapshots:
 
     If the number of ranks changes and their replicas differ, each rank continues with the mean of the parameters and of the
     state of an engine optimizer; buffers and the state of a PyTorch optimizer are those of one of the ranks. The states of an
-    algorithm in Python are the results of :meth:`Algorithm.regroup`.
+    algorithm in Python are the results of :meth:`Algorithm.regroup`, for which each rank has those of all ranks in memory, one
+    bucket after another.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Snapshots:
     def keep(self, model: DataParallel, state: dict[str, Any] | None = None) -> None:
         """Keeps the state of the model, and a state of the program, in place of that of the step before the last.
 
-        Call it after each step, on all ranks. `state` has numbers, texts and tensors, such as the epoch and the
+        Call it after each step, on all ranks. `state` has numbers, texts and tensors, in dicts, lists and tuples, such as the epoch and the
         ``state_dict`` of a sampler; random generators and learning rate schedules belong there, too. Unless the algorithm
         keeps replicas identical and has no background work, only calls after a multiple of 16 steps keep a state, and these
         are collective calls.
