@@ -11,7 +11,7 @@ import numpy
 
 #: True if this process uses the fake driver.
 HAS_FAKE_GPU = "fake-cuda" in os.environ.get("LD_LIBRARY_PATH", "")
-# With a delay from a second on, the driver does no work before something waits for it: a missing wait always shows.
+# The driver does work that nothing waits for after 250 ms to 1 s, so that a missing wait shows.
 os.environ.setdefault("HEXAGRAM_FAKE_CUDA", "delay=1000000")
 
 #: Number of GPUs in DLPack.
@@ -43,6 +43,11 @@ def call(name: str, *arguments: object) -> None:
     library.cuCtxSetCurrent(context)
     status = getattr(library, name)(*arguments)
     assert status == 0, f"{name} returned {status}"
+
+
+def delay_longer() -> None:
+    """Delays work that nothing waits for by 15 to 60 s from now on: a missing wait shows on a busy machine, too."""
+    driver()[0].hexagramFakeSet(b"delay=60000000")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import numpy
 import pytest
-from device_arrays import CUDA, HAS_FAKE_GPU, DeviceArray, Stream, call, show, tensor_of, wait
+from device_arrays import CUDA, HAS_FAKE_GPU, DeviceArray, Stream, call, delay_longer, show, tensor_of, wait
 
 torch = pytest.importorskip("torch")
 
@@ -267,6 +267,7 @@ def late_steps(world: hexagram.World, without: str | None) -> Arrays:
 
     In the calls that `without` names, the current stream is an idle one.
     """
+    delay_longer()
     writing, reading, idle = Stream(), Stream(), Stream()
     current = writing
     options = engine_options(
@@ -320,6 +321,7 @@ def late_changes(world: hexagram.World, without: str | None) -> Arrays:
 
     In the calls that `without` names, the current stream is an idle one.
     """
+    delay_longer()
     reading, writing, idle = Stream(), Stream(), Stream()
     current = writing
     options = engine_options({"order": "listed"}, "sgd", "bytegrad", 1.0)
