@@ -49,10 +49,10 @@ class Snapshots:
     def keep(self, model: DataParallel, state: dict[str, Any] | None = None) -> None:
         """Keeps the state of the model, and a state of the program, in place of that of the step before the last.
 
-        Call it after each step, on all ranks. `state` has numbers, texts and tensors, in dicts, lists and tuples, such as the epoch and the
-        ``state_dict`` of a sampler; random generators and learning rate schedules belong there, too. Unless the algorithm
-        keeps replicas identical and has no background work, only calls after a multiple of 16 steps keep a state, and these
-        are collective calls.
+        Call it after each step, on all ranks. `state` has numbers, texts and tensors, in dicts, lists and tuples, such as the
+        epoch and the ``state_dict`` of a sampler; random generators and learning rate schedules belong there, too. Unless the
+        algorithm keeps replicas identical and has no background work, only calls after a multiple of 16 steps keep a state,
+        and these are collective calls.
 
         Raises `UsageError` during a step, for a state of other types, and for an algorithm in Python that has a state but no
         method `regroup`.

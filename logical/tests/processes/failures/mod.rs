@@ -193,19 +193,25 @@ fn start_across(hosts: &Hosts) -> Vec<(TransportKind, Job)> {
     jobs
 }
 
+/// The longest time after `since` in which a rank of a job of [`start_across`] named one of the other host as silent.
+fn all_name_the_other_side(job: &mut Job, transport: TransportKind, since: Instant) -> Duration {
+    let mut worst = Duration::ZERO;
+    for rank in 0..4 {
+        let Failed { culprit, at, text } = job.failure(rank);
+        let across = culprit.is_some_and(|culprit| culprit / 2 != rank / 2);
+        assert!(across && text.contains("has been silent"), "rank {rank} over {transport}: {text}");
+        worst = worst.max(at.saturating_duration_since(since));
+    }
+    worst
+}
+
 #[test]
 fn both_sides_of_a_cut_link_name_the_other() {
     let Some(hosts) = two_hosts() else { return };
     let jobs = start_across(&hosts);
     let cut = hosts.cut();
     for (transport, mut job) in jobs {
-        let mut worst = Duration::ZERO;
-        for rank in 0..4 {
-            let Failed { culprit, at, text } = job.failure(rank);
-            let across = culprit.is_some_and(|culprit| culprit / 2 != rank / 2);
-            assert!(across && text.contains("has been silent"), "rank {rank} over {transport}: {text}");
-            worst = worst.max(at.saturating_duration_since(cut));
-        }
+        let worst = all_name_the_other_side(&mut job, transport, cut);
         report(format_args!("link cut over {transport}: named on both sides after {worst:.1?}"));
         assert!(worst < SILENT, "{worst:?}");
         job.ends();
@@ -217,7 +223,7 @@ fn both_sides_of_a_cut_link_name_the_other() {
 fn ranks_that_are_stopped_while_a_link_is_cut_name_the_other_side() {
     let Some(hosts) = two_hosts() else { return };
     let jobs = start_across(&hosts);
-    hosts.cut();
+    let cut = hosts.cut();
     // The heartbeats of this second are never acknowledged.
     thread::sleep(Duration::from_secs(1));
     let signal = |signal| {
@@ -229,11 +235,7 @@ fn ranks_that_are_stopped_while_a_link_is_cut_name_the_other_side() {
     thread::sleep(Duration::from_secs(8));
     signal(Signal::CONT);
     for (transport, mut job) in jobs {
-        for rank in 0..4 {
-            let Failed { culprit, text, .. } = job.failure(rank);
-            let across = culprit.is_some_and(|culprit| culprit / 2 != rank / 2);
-            assert!(across && text.contains("has been silent"), "rank {rank} over {transport}: {text}");
-        }
+        all_name_the_other_side(&mut job, transport, cut);
         job.ends();
     }
 }
